@@ -376,7 +376,7 @@ describe('operations', () => {
     expect(rise('shoal_http_texts_total')).toBe(2);
     expect(rise('shoal_queue_jobs', { queue: `embed-${MODEL}`, state: 'completed' })).toBeGreaterThan(0);
     expect(after.value('shoal_queue_workers', { queue: `embed-${MODEL}` })).toBe(1);
-    expect(after.value('shoal_queue_oldest_waiting_seconds', { queue: `embed-${MODEL}` })).toBe(0);
+    expect(after.value('shoal_queue_oldest_waiting_seconds', { queue: `embed-${MODEL}`, class: 'bulk' })).toBe(0);
     expect(after.value('shoal_process_resident_bytes', { process: 'producer' })).toBeGreaterThan(10_000_000);
   });
 

@@ -156,9 +156,10 @@ function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauges: reado
     for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const)
       metrics.forget(name);
     for (const { queue, jobs, oldestWaitingMs, workers } of await Promise.all(gauges.map((gauge) => gauge.read()))) {
-      for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed'] as const)
+      for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed', 'cancelled'] as const)
         metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
-      metrics.set('shoal_queue_oldest_waiting_seconds', { queue }, oldestWaitingMs / 1_000);
+      for (const one of ['interactive', 'bulk'] as const)
+        metrics.set('shoal_queue_oldest_waiting_seconds', { queue, class: one }, oldestWaitingMs[one] / 1_000);
       metrics.set('shoal_queue_workers', { queue }, workers);
     }
   });

@@ -61,6 +61,8 @@ export interface KeySpace {
   order(queue: string): string;
   /** There while jobs of the lane may carry a mark that they were cancelled. */
   cancelled(queue: string): string;
+  /** Sorted set of jobs of a lane that failed because they were cancelled, by when. */
+  cancelledJobs(queue: string): string;
   /** Pub/sub channel on which the workers of a lane hear of cancelled jobs. */
   cancels(queue: string): string;
   /** Hash of reservations of a queue by job id, see admission.ts. */
@@ -98,6 +100,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     drained: (queue) => `${prefix}:drained:${queue}`,
     order: (queue) => `${prefix}:order:${queue}`,
     cancelled: (queue) => `${prefix}:cancelled:${queue}`,
+    cancelledJobs: (queue) => `${prefix}:cancelled-jobs:${queue}`,
     cancels: (queue) => `${prefix}:cancels:${queue}`,
     admitted: (queue) => `${prefix}:admitted:${queue}`,
     load: () => `${prefix}:load`,

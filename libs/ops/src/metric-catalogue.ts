@@ -247,13 +247,13 @@ export const PRODUCER_METRICS = {
   shoal_http_tokens_total: { type: 'counter', help: 'Real tokens of answered requests.', labels: {} },
   shoal_queue_jobs: {
     type: 'gauge',
-    help: 'Jobs of a queue by state. Completed and failed ones are kept for a while only.',
-    labels: { queue: FEW, state: ['waiting', 'active', 'delayed', 'completed', 'failed'] },
+    help: 'Jobs of a queue by state. Completed, failed and cancelled ones are kept for a while only.',
+    labels: { queue: FEW, state: ['waiting', 'active', 'delayed', 'completed', 'failed', 'cancelled'] },
   },
   shoal_queue_oldest_waiting_seconds: {
     type: 'gauge',
-    help: 'Age of the job that waits longest; 0 when none waits.',
-    labels: { queue: FEW },
+    help: 'How long the job has waited that waits longest, of each class; 0 when none waits.',
+    labels: { queue: FEW, class: ['interactive', 'bulk'] },
   },
   shoal_queue_workers: { type: 'gauge', help: 'Workers that serve a queue.', labels: { queue: FEW } },
   shoal_process_resident_bytes: {

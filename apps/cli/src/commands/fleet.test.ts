@@ -38,7 +38,9 @@ const depth = (queue: string, more: Partial<LaneDepth> = {}): LaneDepth => ({
   delayed: 0,
   handedOver: 0,
   failed: 0,
+  cancelled: 0,
   oldestMs: 0,
+  oldestWaitingMs: { interactive: 0, bulk: 0 },
   ...more,
 });
 const worker = (workerId: string, lanes: readonly Lane[], more: Partial<LiveWorker> = {}): LiveWorker => ({
@@ -100,10 +102,10 @@ test('a table shows lanes, workers and break-even backlogs', () => {
           worker('old', ['main'], { facts: undefined }),
         ],
       },
-      { waiting: 12_345, oldestMs: 61_500 },
+      { waiting: 12_345, cancelled: 7, oldestMs: 61_500, oldestWaitingMs: { interactive: 300, bulk: 61_500 } },
     ),
   );
-  expect(text).toMatch(/^embed-x +12,345 +0 +0 +0 +0 +61\.5 s$/m);
+  expect(text).toMatch(/^embed-x +12,345 +0 +0 +0 +0 +7 +0\.3 s +61\.5 s$/m);
   expect(text).toMatch(/^gpu-1 +cuda:0 +fp16 +main +claiming +12 +24K +8\.12M \/ - \/ 1M +65\.5K by knee +2\.10 GB$/m);
   expect(text).toMatch(/^cpu-1 +gpu-is-sooner +1\.25M \/ - \/ 250K$/m);
   expect(text).toMatch(/^old +\? +\? +main +claiming +-/m);

@@ -127,15 +127,18 @@ export function describe({ lanes, workers }: FleetView): string {
     .join('\n');
 }
 
+const OLDEST = ['OLDEST INTERACTIVE', 'OLDEST BULK'];
+
 function describeLanes(lanes: FleetView['lanes']): string {
   const depths = Object.values(lanes).map((lane) => [
     lane.queue,
-    ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed].map((count) =>
+    ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed, lane.cancelled].map((count) =>
       count.toLocaleString('en'),
     ),
-    lane.waiting > 0 ? seconds(lane.oldestMs) : '-',
+    waits(lane.oldestWaitingMs.interactive),
+    waits(lane.oldestWaitingMs.bulk),
   ]);
-  return table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'NEXT WAITS'], depths);
+  return table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'CANCELLED', ...OLDEST], depths);
 }
 
 const WORKER_HEAD = [
@@ -217,6 +220,10 @@ function short(value: number | undefined): string {
 
 function bytes(value: number | undefined): string {
   return value === undefined ? '-' : `${(value / 1e9).toPrecision(3)} GB`;
+}
+
+function waits(ms: number): string {
+  return ms > 0 ? seconds(ms) : '-';
 }
 
 function seconds(ms: number): string {

@@ -65,7 +65,15 @@ export async function retry(terminal: Terminal, jobIds: readonly string[], flags
   await withAdmin(terminal, flags, async (admin) => {
     const bar = progressFor(terminal, 'running again', flags);
     const found: string[] = [];
-    if (isAll) for await (const ids of admin.failedIds(flags.code)) found.push(...ids);
+    let leftOut = 0;
+    const failed = admin.failedIds(flags.code, (count) => (leftOut += count));
+    if (isAll) for await (const ids of failed) found.push(...ids);
+    if (leftOut > 0)
+      note(
+        terminal,
+        flags,
+        `${jobsOf(leftOut)} left out that were cancelled or whose deadline passed; name them, or say --code CANCELLED`,
+      );
     const results = await inSteps(terminal, isAll ? found : jobIds, bar, (ids) => admin.retry(ids));
     await reportJobs(
       terminal,
@@ -316,12 +324,31 @@ function asJson(facts: object): string {
 }
 
 export function describe({ lanes, quarantined, reserved }: QueueCounts): string {
-  const head = ['queue', 'waiting', 'active', 'delayed', 'handed over', 'failed', 'completed', 'workers'];
+  const head = [
+    'queue',
+    'waiting',
+    'active',
+    'delayed',
+    'handed over',
+    'failed',
+    'cancelled',
+    'completed',
+    'workers',
+    'oldest',
+  ];
   const rows = lanes.map((lane) => [
     `${lane.queue}${lane.isPaused ? ' (paused)' : ''}`,
-    ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed, lane.completed, lane.workers].map(
-      (count) => count.toLocaleString('en'),
-    ),
+    ...[
+      lane.waiting,
+      lane.active,
+      lane.delayed,
+      lane.handedOver,
+      lane.failed,
+      lane.cancelled,
+      lane.completed,
+      lane.workers,
+    ].map((count) => count.toLocaleString('en')),
+    oldestOf(lane.oldestWaitingMs),
   ]);
   const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
   const line = (cells: readonly string[]): string =>
@@ -337,6 +364,12 @@ export function describe({ lanes, quarantined, reserved }: QueueCounts): string 
       `${(unreadBytes / 1e6).toFixed(1)} MB of results that nobody has fetched`,
     '',
   ].join('\n');
+}
+
+/** What waits longest, and of which class it is. */
+function oldestOf({ interactive, bulk }: QueueCounts['lanes'][number]['oldestWaitingMs']): string {
+  const [ms, name] = interactive >= bulk ? [interactive, 'interactive'] : [bulk, 'bulk'];
+  return ms === 0 ? '-' : `${(ms / 1_000).toFixed(1)} s (${name})`;
 }
 
 function jobsOf(count: number): string {

@@ -2,7 +2,7 @@
 // names of a few keys. internals.test.ts states each of these as a contract and names what broke when an upgrade
 // breaks it. Everything else in this library uses public methods only. Nothing here decides anything about jobs.
 
-import { REPLY_CHANNEL, checkQueuedJobId, invariant } from '@shoal/contract';
+import { REPLY_CHANNEL, checkQueuedJobId, invariant, keySpace } from '@shoal/contract';
 import { Job, type IRedisTransaction, type JobsOptions, type Queue } from 'bullmq';
 import type { ChainableCommander } from 'ioredis';
 import { KEEP_FAILED } from './batch-worker.ts';
@@ -162,7 +162,15 @@ export async function failWaiting(
     (name) => `${prefix}:${queue}:${name}`,
   );
   const [reply] = await runScript(connection, FAIL_WAITING_JOB, [
-    [`${prefix}:${queue}:${jobId}`, ...lists, jobId, reason, `${prefix}:${queue}:`, KEEP_FAILED],
+    [
+      `${prefix}:${queue}:${jobId}`,
+      ...lists,
+      keySpace(prefix).cancelledJobs(queue),
+      jobId,
+      reason,
+      `${prefix}:${queue}:`,
+      KEEP_FAILED,
+    ],
   ]);
   const [state, data] = (reply as unknown[]).map(String);
   return { state: state as FailedWaiting['state'], reply: data === undefined ? undefined : replyIn(data) };

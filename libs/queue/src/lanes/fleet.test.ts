@@ -84,6 +84,7 @@ test('shows workers with their lanes and what they tell of themselves, and how f
   const { lanes, workers } = await fleet.read();
   expect(lanes.main).toMatchObject({ queue: 'embed-x', waiting: 2, active: 0, delayed: 1, handedOver: 0, failed: 0 });
   expect(lanes.main.oldestMs).toBeGreaterThanOrEqual(5_000);
+  expect(lanes.main.oldestWaitingMs).toEqual({ interactive: lanes.main.oldestMs, bulk: 0 });
   expect(lanes.cpu).toMatchObject({ queue: 'embed-x-cpu', waiting: 1 });
   expect(workers).toEqual([
     { workerId: 'cpu-1', lanes: ['main', 'cpu'], facts: { ...FACTS, lanes: ['main', 'cpu'] }, isDrained: false },

@@ -7,6 +7,7 @@ import type { Logger, WorkerFacts } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
+import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
 import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
 
@@ -27,9 +28,13 @@ export interface LaneDepth {
   readonly delayed: number;
   /** Handed over, and not ended yet. Of the main lane only. */
   readonly handedOver: number;
+  /** Without those that were cancelled. */
   readonly failed: number;
-  /** Age of the job that is next in line; 0 when none waits. */
+  readonly cancelled: number;
+  /** How long the job has waited that waits longest; 0 when none waits. */
   readonly oldestMs: number;
+  /** The same of each class. */
+  readonly oldestWaitingMs: OldestWaiting;
 }
 
 export interface LiveWorker {
@@ -157,10 +162,11 @@ export class Fleet {
   }
 
   private async depthOf(queue: Queue): Promise<LaneDepth> {
-    const [counts, first, firstPrioritized] = await Promise.all([
+    const place = { prefix: this.prefix, queue: queue.name };
+    const [counts, cancelled, oldestWaitingMs] = await Promise.all([
       queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'),
-      this.ageOfNext(queue, 'wait'),
-      this.ageOfNext(queue, 'prioritized'),
+      countCancelled(this.connection, place),
+      oldestWaiting(this.connection, place),
     ]);
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, failed = 0 } = counts;
     return {
@@ -169,15 +175,11 @@ export class Fleet {
       active,
       delayed,
       handedOver: counts['waiting-children'] ?? 0,
-      failed,
-      oldestMs: Math.max(first, firstPrioritized),
+      failed: Math.max(0, failed - cancelled),
+      cancelled,
+      oldestMs: Math.max(oldestWaitingMs.interactive, oldestWaitingMs.bulk),
+      oldestWaitingMs,
     };
-  }
-
-  private async ageOfNext(queue: Queue, state: 'wait' | 'prioritized'): Promise<number> {
-    const [jobId] = await queue.getRanges([state], 0, 0, true);
-    const added = jobId === undefined ? null : await this.connection.hget(queue.toKey(jobId), 'timestamp');
-    return added === null ? 0 : Math.max(0, Date.now() - Number(added));
   }
 
   private async workersOf(queue: string): Promise<Map<string, WorkerFacts | undefined>> {

@@ -12,6 +12,8 @@ const depth = (queue: string, waiting: number, oldestMs = 5_000): LaneDepth => (
   delayed: 0,
   handedOver: 0,
   failed: 0,
+  cancelled: 0,
+  oldestWaitingMs: { interactive: 0, bulk: waiting > 0 ? oldestMs : 0 },
   oldestMs: waiting > 0 ? oldestMs : 0,
 });
 const LOAD: WorkerLoad = {

@@ -27,8 +27,13 @@ async function setup(): Promise<{ plain: Queue; gauge: QueueGauge }> {
 
 test('an empty queue, and one that does not exist, are zeros', async () => {
   const { gauge } = await setup();
-  const none = { waiting: 0, active: 0, delayed: 0, completed: 0, failed: 0 };
-  expect(await gauge.read()).toEqual({ queue: 'embed-minilm', jobs: none, oldestWaitingMs: 0, workers: 0 });
+  const none = { waiting: 0, active: 0, delayed: 0, completed: 0, failed: 0, cancelled: 0 };
+  expect(await gauge.read()).toEqual({
+    queue: 'embed-minilm',
+    jobs: none,
+    oldestWaitingMs: { interactive: 0, bulk: 0 },
+    workers: 0,
+  });
 });
 
 test('counts by state, age of the longest wait whether prioritized or not, live workers only', async () => {
@@ -41,8 +46,8 @@ test('counts by state, age of the longest wait whether prioritized or not, live 
   const depth = await gauge.read();
   expect(depth.jobs).toMatchObject({ waiting: 2, delayed: 1 });
   expect(depth.workers).toBe(1);
-  expect(depth.oldestWaitingMs).toBeGreaterThanOrEqual(9_000);
-  expect(depth.oldestWaitingMs).toBeLessThan(60_000);
+  expect(depth.oldestWaitingMs.interactive).toBeGreaterThanOrEqual(9_000);
+  expect(depth.oldestWaitingMs.interactive).toBeLessThan(60_000);
 });
 
 test('while the server is away nothing is put in line; when it is back there are answers again', async () => {

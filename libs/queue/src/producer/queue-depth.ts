@@ -8,14 +8,15 @@ import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
+import { countCancelled, oldestWaiting, type OldestWaiting } from './waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
 
 export interface QueueDepth {
   readonly queue: string;
-  /** Prioritized jobs count as waiting. */
-  readonly jobs: Readonly<Record<'waiting' | 'active' | 'delayed' | 'completed' | 'failed', number>>;
-  /** 0 when none waits. By the clock of this machine and of the one that added the job. */
-  readonly oldestWaitingMs: number;
+  /** Prioritized jobs count as waiting, cancelled ones not as failed. */
+  readonly jobs: Readonly<Record<'waiting' | 'active' | 'delayed' | 'completed' | 'failed' | 'cancelled', number>>;
+  /** Of each class, 0 where none waits. By the server's clock and by the one of who added the job. */
+  readonly oldestWaitingMs: OldestWaiting;
   readonly workers: number;
 }
 
@@ -92,27 +93,28 @@ export class QueueGauge {
 
   private async ask(): Promise<QueueDepth> {
     const { queue, prefix = DEFAULT_PREFIX } = this.options;
-    const [counts, first, firstPrioritized, workers] = await withSoundKeys(this.connection, [{ prefix, queue }], () =>
+    const place = { prefix, queue };
+    const [counts, cancelled, oldestWaitingMs, workers] = await withSoundKeys(this.connection, [place], () =>
       Promise.all([
         this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
-        this.ageOfFirst('wait'),
-        this.ageOfFirst('prioritized'),
+        countCancelled(this.connection, place),
+        oldestWaiting(this.connection, place),
         liveWorkers(this.connection, queue, prefix),
       ]),
     );
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, completed = 0, failed = 0 } = counts;
     return {
       queue,
-      jobs: { waiting: wait + prioritized, active, delayed, completed, failed },
-      oldestWaitingMs: Math.max(first, firstPrioritized),
+      jobs: {
+        waiting: wait + prioritized,
+        active,
+        delayed,
+        completed,
+        failed: Math.max(0, failed - cancelled),
+        cancelled,
+      },
+      oldestWaitingMs,
       workers: workers.length,
     };
-  }
-
-  /** Of the job that is next in line there; by priority that is not always the oldest. */
-  private async ageOfFirst(state: 'wait' | 'prioritized'): Promise<number> {
-    const [jobId] = await this.queue.getRanges([state], 0, 0, true);
-    const added = jobId === undefined ? null : await this.connection.hget(this.queue.toKey(jobId), 'timestamp');
-    return added === null ? 0 : Math.max(0, Date.now() - Number(added));
   }
 }

@@ -5,6 +5,7 @@
 import {
   DEFAULT_PREFIX,
   cpuLaneOf,
+  type ErrorCode,
   isReservedJobId,
   keySpace,
   parseFailedReason,
@@ -14,6 +15,7 @@ import type { Logger } from '@shoal/core';
 import { Job, Queue } from 'bullmq';
 import { readAdmission } from '../admission/admission.ts';
 import { CANCEL_MARK } from '../producer/cancel.ts';
+import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
 import { Quarantine, quarantineQueue } from './quarantine.ts';
@@ -43,7 +45,11 @@ export interface LaneCounts {
   /** Handed over to the CPU lane and not ended yet. */
   readonly handedOver: number;
   readonly completed: number;
+  /** Without those that were cancelled. */
   readonly failed: number;
+  readonly cancelled: number;
+  /** How long the oldest one that waits has waited, ms. */
+  readonly oldestWaitingMs: OldestWaiting;
   readonly workers: number;
 }
 
@@ -75,6 +81,8 @@ export interface CleanOptions {
 }
 
 const STEP_JOBS = 200;
+/** Failures of jobs that nobody wants to run again unless they are named. */
+const OVER: ReadonlySet<ErrorCode> = new Set(['CANCELLED', 'DEADLINE_PASSED']);
 
 export class QueueAdmin {
   private readonly connection: Redis;
@@ -134,12 +142,17 @@ export class QueueAdmin {
     await translated(() => Promise.all([this.queue.resume(), this.cpu.resume()]));
   }
 
-  /** Ids of failed jobs, the newest first, all or those with this code. */
-  async *failedIds(code?: string): AsyncGenerator<string[]> {
+  /**
+   * Ids of failed jobs, the newest first, those with this code. Without a code all but those that nobody wants any more
+   * (cancelled), or that would fail again at once (past their deadline): `onLeftOut` is told how many.
+   */
+  async *failedIds(code?: string, onLeftOut?: (count: number) => void): AsyncGenerator<string[]> {
     for (let at = 0; ; at += STEP_JOBS) {
       const jobIds = await translated(() => this.queue.getRanges(['failed'], at, at + STEP_JOBS - 1, false));
       if (jobIds.length === 0) return;
-      yield code === undefined ? jobIds : await this.withCode(jobIds, code);
+      const found = await this.withCodes(jobIds, (one) => (code === undefined ? !OVER.has(one) : one === code));
+      if (code === undefined) onLeftOut?.(jobIds.length - found.length);
+      yield found;
     }
   }
 
@@ -216,9 +229,12 @@ export class QueueAdmin {
   }
 
   private async countLane(lane: Queue): Promise<LaneCounts> {
-    const [counts, isPaused, workers] = await Promise.all([
+    const place = { prefix: this.prefix, queue: lane.name };
+    const [counts, isPaused, cancelled, oldestWaitingMs, workers] = await Promise.all([
       lane.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'completed', 'failed'),
       lane.isPaused(),
+      countCancelled(this.connection, place),
+      oldestWaiting(this.connection, place),
       liveWorkers(this.connection, lane.name, this.prefix),
     ]);
     const {
@@ -238,16 +254,18 @@ export class QueueAdmin {
       delayed,
       handedOver,
       completed,
-      failed,
+      failed: Math.max(0, failed - cancelled),
+      cancelled,
+      oldestWaitingMs,
       workers: workers.length,
     };
   }
 
-  private async withCode(jobIds: readonly string[], code: string): Promise<string[]> {
+  private async withCodes(jobIds: readonly string[], isWanted: (code: ErrorCode) => boolean): Promise<string[]> {
     const reasons = await Promise.all(
       jobIds.map((jobId) => this.connection.hget(this.queue.toKey(jobId), 'failedReason')),
     );
-    return jobIds.filter((_, at) => parseFailedReason(reasons[at] ?? '').code === code);
+    return jobIds.filter((_, at) => isWanted(parseFailedReason(reasons[at] ?? '').code));
   }
 
   private async retryOne(jobId: string): Promise<RetriedJob['outcome']> {

@@ -56,6 +56,7 @@ function ownKeys({ prefix, queue }: QueuePlace): readonly (readonly [key: string
     [keys.facts(queue), 'hash'],
     [keys.drained(queue), 'set'],
     [keys.cancelled(queue), 'string'],
+    [keys.cancelledJobs(queue), 'zset'],
     [keys.admitted(queue), 'hash'],
     [keys.drain(queue), 'hash'],
     [keys.door(queue), 'zset'],

@@ -10,7 +10,7 @@ import { failedReason, keySpace, unreachable, type Failure } from '@shoal/contra
 import type { Announcement, Logger, SettleResult, Settlement } from '@shoal/core';
 import { backoffMs, type Backoff } from '@shoal/core/base';
 import { UnrecoverableError, type Job } from 'bullmq';
-import type { TakenJob } from '../bullmq/batch-worker.ts';
+import { KEEP_FAILED, type TakenJob } from '../bullmq/batch-worker.ts';
 import type { Completions } from '../bullmq/finish.ts';
 import { isLockLost, wakeIdleWorker } from '../bullmq/internals.ts';
 import { isPassingFault, type Redis } from '../redis/connection.ts';
@@ -125,6 +125,7 @@ export class JobEndings {
         await this.options.quarantine?.put(this.options.queue, job, ending.failure);
         return void (await job.moveToFailed(verdict(ending.failure), token, false));
       case 'fail':
+        await this.noteCancelled(job, ending.failure);
         return void (await job.moveToFailed(verdict(ending.failure), token, false));
       case 'hand-over':
         if (this.options.handOvers !== undefined) return this.options.handOvers.handOver(taken, ending.handOver);
@@ -134,6 +135,15 @@ export class JobEndings {
       default:
         return unreachable(ending);
     }
+  }
+
+  /** Before it ends, so that nothing is missed; who counts looks at how it ended. */
+  private async noteCancelled({ id = '' }: Job, { code }: Failure): Promise<void> {
+    const { connection, prefix, queue } = this.options;
+    if (code !== 'CANCELLED') return;
+    const cancelled = keySpace(prefix).cancelledJobs(queue);
+    await connection.zadd(cancelled, Date.now(), id);
+    await connection.zremrangebyrank(cancelled, 0, -KEEP_FAILED - 1);
   }
 
   /**

@@ -31,7 +31,8 @@ local function ageOf(id, held)
   if madeAt <= now then
     return now - madeAt
   end
-  redis.call('HSET', admittedKey, id, (string.gsub(held, '^(%a %d+ %d+ %d+) %d+', '%1 ' .. string.format('%.0f', now))))
+  local renewed = string.gsub(held, '^(%a %d+ %d+ %d+) %d+', '%1 ' .. string.format('%.0f', now))
+  redis.call('HSET', admittedKey, id, renewed)
   return 0
 end
 

@@ -125,7 +125,7 @@ export const ADMIT_JOBS: Script = {
 
 export const RECOUNT_ROOM: Script = {
   name: 'admission/recount-room',
-  sha: '13fe598612eb5b55e753f7f44b6ca81f219233e4',
+  sha: '16078b27f78baa62f891a43230771859afe4a461',
   keyCount: 3,
   lua: [
     '#!lua flags=allow-oom\n-- Gives back room of jobs that are over and of which nobody said so',
@@ -163,13 +163,13 @@ export const RECOUNT_ROOM: Script = {
     " 'finishedOn') == 0\nend\n\n-- Of a reservation that no job stands for; one from the future i",
     's of a clock that was set back since, and begins anew.\nlocal function ageOf(id, held)\n  lo',
     'cal madeAt = tonumber(string.match(held, RESERVED_AT))\n  if madeAt <= now then\n    return ',
-    "now - madeAt\n  end\n  redis.call('HSET', admittedKey, id, (string.gsub(held, '^(%a %d+ %d+ ",
-    "%d+) %d+', '%1 ' .. string.format('%.0f', now))))\n  return 0\nend\n\nlocal count = 0\nfor at =",
-    " 5, #ARGV do\n  local id = ARGV[at]\n  local held = redis.call('HGET', admittedKey, id)\n  lo",
-    'cal isOver = held and not isOpen(jobPrefix .. id)\n  if isOver and ageOf(id, held) >= grace',
-    "Ms then\n    local hasResult = redis.call('STRLEN', outputPrefix .. id) > HEADER_BYTES\n    ",
-    'release(queue, id, not hasResult)\n    if not hasResult then\n      count = count + 1\n    en',
-    'd\n  end\nend\nsettle()\nreturn count\n',
+    "now - madeAt\n  end\n  local renewed = string.gsub(held, '^(%a %d+ %d+ %d+) %d+', '%1 ' .. s",
+    "tring.format('%.0f', now))\n  redis.call('HSET', admittedKey, id, renewed)\n  return 0\nend\n\n",
+    "local count = 0\nfor at = 5, #ARGV do\n  local id = ARGV[at]\n  local held = redis.call('HGET",
+    "', admittedKey, id)\n  local isOver = held and not isOpen(jobPrefix .. id)\n  if isOver and ",
+    "ageOf(id, held) >= graceMs then\n    local hasResult = redis.call('STRLEN', outputPrefix ..",
+    ' id) > HEADER_BYTES\n    release(queue, id, not hasResult)\n    if not hasResult then\n      ',
+    'count = count + 1\n    end\n  end\nend\nsettle()\nreturn count\n',
   ].join(''),
 };
 

@@ -10,13 +10,15 @@
 -- KEYS[5] waiting-children: sorted set of ids that wait for a child
 -- KEYS[6] failed: sorted set of ids by when they failed
 -- KEYS[7] events: stream of what happened
+-- KEYS[8] cancelled: sorted set of ids that were cancelled, by when
 -- ARGV[1] id: of the job
 -- ARGV[2] reason: why it fails
 -- ARGV[3] jobs: what keys of jobs begin with
 -- ARGV[4] kept: how many failed jobs stay
 -- Answers: "failed" and the job's data, or one of "unknown", "finished", "waiting-children" and "active"
--- Writes: wait, prioritized, delayed, failed, events; failedReason and finishedOn of the record
--- Deletes: a few of the oldest failed jobs beyond those that stay, with what belongs to them
+-- Writes: wait, prioritized, delayed, failed, cancelled, events; failedReason and finishedOn of the record
+-- Deletes: the oldest cancelled ids beyond as many; a few of the oldest failed jobs beyond those that stay, with what
+--   belongs to them
 --
 -- The failed ones are trimmed in steps. Those with a parent are left to a worker, because BullMQ's own trimming lets
 -- the parent go on, and what is no record is left to a repair. LREM walks the list, which holds only jobs that plain
@@ -52,6 +54,10 @@ end
 local now = serverClockMs()
 redis.call('HSET', jobKey, 'failedReason', reason, 'finishedOn', now)
 redis.call('ZADD', failedKey, now, id)
+if string.sub(reason, 1, 10) == 'CANCELLED:' then
+  redis.call('ZADD', KEYS[8], now, id)
+  redis.call('ZREMRANGEBYRANK', KEYS[8], 0, -kept - 1)
+end
 
 local function trim(count)
   for _, old in ipairs(redis.call('ZRANGE', failedKey, 0, count - 1)) do

@@ -12,8 +12,8 @@
 -- Writes: the lock
 -- Deletes: a lock that would last for longer than one may
 --
--- Not before nine tenths of the interval have passed since the last sweep, whoever did it. A last sweep in the future, and such a lock,
--- are of a clock that was set back since.
+-- Not before nine tenths of the interval have passed since the last sweep, whoever did it. A last
+-- sweep in the future, and such a lock, are of a clock that was set back since.
 local LEAST_SHARE = 0.9
 local last = redis.call('ZSCORE', KEYS[2], '')
 local passedMs = last and tonumber(ARGV[3]) - tonumber(last)

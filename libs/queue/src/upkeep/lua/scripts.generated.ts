@@ -36,7 +36,7 @@ export const ADOPT_UNLISTED_JOBS: Script = {
 
 export const BEGIN_SWEEP: Script = {
   name: 'upkeep/begin-sweep',
-  sha: 'a60da18b7b8a2ea49f8a69a1446ae39a16439477',
+  sha: '768ef2c5f60751b6db9428dce11006638e55a2d9',
   keyCount: 2,
   lua: [
     '#!lua flags=allow-oom\n-- Lets one janitor begin a sweep, when it is time for one.\n--\n-- Ru',
@@ -46,8 +46,8 @@ export const BEGIN_SWEEP: Script = {
     "e: of the lock, ms\n-- ARGV[3] now: ms since 1970, by the server's clock\n-- ARGV[4] interva",
     'l: from one sweep to the next, ms\n-- Answers: 1 when it may sweep, else 0\n-- Writes: the l',
     'ock\n-- Deletes: a lock that would last for longer than one may\n--\n-- Not before nine tenth',
-    's of the interval have passed since the last sweep, whoever did it. A last sweep in the fu',
-    'ture, and such a lock,\n-- are of a clock that was set back since.\nlocal LEAST_SHARE = 0.9\n',
+    's of the interval have passed since the last sweep, whoever did it. A last\n-- sweep in the',
+    ' future, and such a lock, are of a clock that was set back since.\nlocal LEAST_SHARE = 0.9\n',
     "local last = redis.call('ZSCORE', KEYS[2], '')\nlocal passedMs = last and tonumber(ARGV[3])",
     ' - tonumber(last)\nif passedMs and passedMs >= 0 and passedMs < LEAST_SHARE * tonumber(ARGV',
     "[4]) then\n  return 0\nend\nif redis.call('PTTL', KEYS[1]) > tonumber(ARGV[2]) then\n  redis.c",
@@ -97,16 +97,20 @@ export const FIND_SUSPECT_RECORDS: Script = {
 
 export const FORGIVE_JOB: Script = {
   name: 'upkeep/forgive-job',
-  sha: '7f6b5485b0d2bc54cf95b56820b9f50a076ceb8a',
+  sha: '818665c3970c9b673909f6f2d0093c01d61d6ce9',
   keyCount: 1,
   lua: [
     "#!lua flags=allow-oom\n-- Removes from a failed job's record what would make it fail again ",
     'at once.\n--\n-- Runs: by `shoal queue retry` for each job\n-- KEYS[1] job: its record\n-- ARG',
     'V[1] mark: the field that marks a cancelled job\n-- Answers: how many fields went\n-- Writes',
-    ': nothing\n-- Deletes: the marks of a cancel, of damage and of stalls; and `progress`\n--\n--',
-    ' `progress` has the mark of a hand-over, which would pass for one of the new life, whose a',
-    "ttempts begin at 0 again,\n-- and bring the old failure as its ending.\nreturn redis.call('H",
-    "DEL', KEYS[1], 'defa', 'stc', ARGV[1], 'progress')\n",
+    ': shoalSince, since when it waits\n-- Deletes: the marks of a cancel, of damage and of stal',
+    'ls; and `progress`\n--\n-- `progress` has the mark of a hand-over, which would pass for one ',
+    'of the new life, whose attempts begin at 0 again,\n-- and bring the old failure as its endi',
+    "ng.\n-- The server's clock in whole milliseconds since 1970: what several machines write is",
+    " compared by one clock.\nlocal function serverClockMs()\n  local time = redis.call('TIME')\n ",
+    " return time[1] * 1000 + math.floor(time[2] / 1000)\nend\nredis.call('HSET', KEYS[1], 'shoal",
+    "Since', string.format('%.0f', serverClockMs()))\nreturn redis.call('HDEL', KEYS[1], 'defa',",
+    " 'stc', ARGV[1], 'progress')\n",
   ].join(''),
 };
 
