@@ -119,7 +119,7 @@ export const WORKER_METRICS = {
     type: 'counter',
     help:
       'What sweeps took away or put right: inputs without a job, results without a time to live, reservations of ' +
-      'nobody, jobs with damaged records, without a list entry or without their child, ids without a job.',
+      'nobody, jobs with damaged records, without a list entry or without their child, ids without a job, finished jobs that were old.',
     labels: {
       finding: [
         'inputs',
@@ -130,6 +130,7 @@ export const WORKER_METRICS = {
         'jobsRequeued',
         'parentsReleased',
         'idsRemoved',
+        'finishedRemoved',
       ],
     },
   },

@@ -73,8 +73,8 @@ export async function startApp({
     metrics,
     depth: async () => ({
       queue: 'embed-minilm',
-      jobs: { waiting: 0, active: 0, delayed: 0, completed: 0, failed: 0 },
-      oldestWaitingMs: 0,
+      jobs: { waiting: 0, active: 0, delayed: 0, completed: 0, failed: 0, cancelled: 0 },
+      oldestWaitingMs: { interactive: 0, bulk: 0 },
       workers: 1,
     }),
     version: '0.0.0',

@@ -27,6 +27,8 @@ export interface SweepFindings {
   readonly jobsRequeued: number;
   readonly parentsReleased: number;
   readonly idsRemoved: number;
+  /** Records of jobs that ended longer ago than they are to be kept. */
+  readonly finishedRemoved: number;
   readonly durationMs: number;
 }
 

@@ -242,7 +242,7 @@ export const settingsSchema = z.strictObject({
     ),
   hybridAgeMs: durationMs(0, 86_400_000)
     .default(60_000)
-    .describe('Age of the job next in line from which a CPU worker helps out whatever the rates.'),
+    .describe('Age of the job that waits longest from which a CPU worker helps out whatever the rates.'),
   claimTimeoutMs: durationMs(1_000, 3_600_000)
     .default(30_000)
     .describe(
@@ -254,6 +254,21 @@ export const settingsSchema = z.strictObject({
     .describe(
       'How often one of a queue’s workers takes away what nobody needs: inputs that had no job at two sweeps ' +
         'so far apart, results without a time to live, reservations of nobody; and puts damaged jobs right.',
+    ),
+  keepCompletedJobs: count(100, 1_000_000)
+    .default(1_000)
+    .describe(
+      'How many completed jobs stay on the queue server, with the texts of those that carry them. A producer that asks ' +
+        'after more have completed finds none.',
+    ),
+  keepFailedJobs: count(100, 1_000_000)
+    .default(5_000)
+    .describe('How many failed and cancelled jobs stay on the queue server, with the texts of those that carry them.'),
+  keepFinishedMs: durationMs(0, 31_536_000_000)
+    .default(0)
+    .describe(
+      'Finished jobs that ended longer ago are taken away at the next sweep (janitorEveryMs), however few there are, ' +
+        'so that texts do not stay. 0: only their number counts.',
     ),
   drainTimeoutMs: durationMs(0, 3_600_000)
     .default(30_000)

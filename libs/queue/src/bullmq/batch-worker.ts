@@ -17,6 +17,14 @@ export interface BatchWorkerOptions {
   readonly tokenPrefix: string;
   readonly leaseMs: number;
   readonly stalledCheckMs: number;
+  /** Of finished jobs whose producer did not say; left out: as many as those of other workers. */
+  readonly keep?: KeptJobs | undefined;
+}
+
+/** How many finished jobs stay. */
+export interface KeptJobs {
+  readonly completed: number;
+  readonly failed: number;
 }
 
 /** A job under a lock of ours. */
@@ -56,8 +64,8 @@ export class BatchWorker extends Worker {
       stalledInterval: options.stalledCheckMs,
       maxStalledCount: MAX_STALLED_COUNT,
       drainDelay: IDLE_LOOK_SECONDS,
-      removeOnComplete: { count: KEEP_COMPLETED },
-      removeOnFail: { count: KEEP_FAILED },
+      removeOnComplete: { count: options.keep?.completed ?? KEEP_COMPLETED },
+      removeOnFail: { count: options.keep?.failed ?? KEEP_FAILED },
     });
     this.tokenPrefix = options.tokenPrefix;
     this.leaseMs = options.leaseMs;

@@ -21,6 +21,7 @@ const NOTHING = {
   jobsRequeued: 0,
   parentsReleased: 0,
   idsRemoved: 0,
+  finishedRemoved: 0,
 };
 
 let server: TestServer;
@@ -46,13 +47,14 @@ afterAll(async () => {
   await server.stop();
 });
 
-function open(onSwept?: (findings: SweepFindings) => void): Janitor {
+function open(onSwept?: (findings: SweepFindings) => void, keepMs?: number): Janitor {
   const janitor = new Janitor({
     redisUrl: server.url,
     prefix: PREFIX,
     queue: QUEUE,
     cpuQueue: `${QUEUE}-cpu`,
     everyMs: TEN_MINUTES,
+    keepMs,
     clock,
     serverNowMs: () => 1_000_000_000_000 + clock.nowMs(),
     restMs: 0,
@@ -219,4 +221,25 @@ test('many inputs are looked at in small steps', async () => {
   const [, scripts] = /cmdstat_evalsha:calls=(\d+)/.exec(String(await server.command('INFO', 'commandstats'))) ?? [];
   expect(Number(scripts)).toBeGreaterThan(inputs / 600); // SCAN gives some more keys than it is asked for
   expect(await connection.zcard(keys.jobless(QUEUE))).toBe(1);
+});
+
+test('finished jobs go when they are older than they are to be kept, their texts with them; others stay', async () => {
+  const plain = new Queue(QUEUE, { prefix: PREFIX, connection });
+  for (const jobId of ['old', 'young', 'waits']) await plain.add('embed', { v: 1, texts: ['secret'] }, { jobId });
+  for (const [jobId, agoMs] of [
+    ['old', 7_200_000],
+    ['young', 60_000],
+  ] as const) {
+    await connection.lrem(`${PREFIX}:${QUEUE}:wait`, 0, jobId);
+    await connection.hset(`${PREFIX}:${QUEUE}:${jobId}`, 'finishedOn', Date.now() - agoMs);
+    await connection.zadd(`${PREFIX}:${QUEUE}:completed`, Date.now() - agoMs, jobId);
+  }
+  const janitor = open(undefined, 3_600_000);
+  expect(await janitor.sweep()).toMatchObject({ finishedRemoved: 1 });
+  expect(await Promise.all(['old', 'young', 'waits'].map((jobId) => plain.getJobState(jobId)))).toEqual([
+    'unknown',
+    'completed',
+    'waiting',
+  ]);
+  await plain.close();
 });

@@ -13,6 +13,7 @@
 import { randomUUID } from 'node:crypto';
 import { invariant, keySpace, type KeySpace } from '@shoal/contract';
 import type { Clock, Logger, SweepFindings } from '@shoal/core';
+import { Queue } from 'bullmq';
 import { queuesWithLoad, recountAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
@@ -30,6 +31,8 @@ export interface JanitorOptions {
   readonly cpuQueue: string;
   /** From one sweep to the next, and how long an input must have been without a job. */
   readonly everyMs: number;
+  /** Finished jobs that ended longer ago are taken away; 0 or left out: none for their age. */
+  readonly keepMs?: number | undefined;
   readonly clock: Clock;
   /** Epoch milliseconds by the server's clock. */
   readonly serverNowMs: () => number;
@@ -46,6 +49,8 @@ const REST_MS = 10;
 const LOCK_MS = 30_000;
 /** So many inputs take the server 1 to 2 ms a step; 500 took 8 (Valkey 9.1 on a busy machine, 2026-11). */
 const SCAN_STEP = 100;
+/** Finished jobs; 100 take the server 2 ms. */
+const REMOVED_AT_ONCE = 100;
 /** What a result gets that has no time to live: nobody of ours wrote it. */
 const STRAY_RESULT_MS = 86_400_000;
 
@@ -157,6 +162,7 @@ export class Janitor {
       for (const kind of ['moved', 'setAside', 'mended', 'failed', 'requeued', 'released', 'removed'] as const)
         repaired[kind] += report[kind];
     }
+    const finishedRemoved = await this.removeFinished(step);
     if (this.isOver) return undefined;
     await this.run(END_SWEEP, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
     return {
@@ -166,8 +172,28 @@ export class Janitor {
       jobsFailed: repaired.failed,
       jobsRequeued: repaired.requeued,
       parentsReleased: repaired.released,
+      finishedRemoved,
       idsRemoved: repaired.removed + repaired.setAside + repaired.moved,
     };
+  }
+
+  /** Records, and the texts in them, of jobs that ended so long ago. */
+  private async removeFinished(step: () => Promise<void>): Promise<number> {
+    const { queue: main, cpuQueue, prefix, keepMs = 0, log } = this.options;
+    if (keepMs === 0) return 0;
+    let removed = 0;
+    for (const name of [main, cpuQueue]) {
+      const queue = new Queue(name, { prefix, connection: this.connection, skipMetasUpdate: true });
+      queue.on('error', (error) => log.debug({ queue: name, reason: error.message }, 'queue reported an error'));
+      for (const state of ['completed', 'failed'] as const) {
+        for (let taken = REMOVED_AT_ONCE; taken === REMOVED_AT_ONCE && !this.isOver; removed += taken) {
+          taken = (await queue.clean(keepMs, REMOVED_AT_ONCE, state)).length;
+          await step();
+        }
+      }
+      await queue.close();
+    }
+    return removed;
   }
 
   /**

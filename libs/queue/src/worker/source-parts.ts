@@ -4,7 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Logger } from '@shoal/core';
 import type { FaultPoints } from '@shoal/core/base';
-import { BatchWorker, KEEP_COMPLETED, type TakenJob } from '../bullmq/batch-worker.ts';
+import { BatchWorker, KEEP_COMPLETED, type KeptJobs, type TakenJob } from '../bullmq/batch-worker.ts';
 import { Completions } from '../bullmq/finish.ts';
 import { limitEvents } from '../bullmq/internals.ts';
 import { CancelListener } from '../producer/cancel.ts';
@@ -42,6 +42,8 @@ export interface BullJobSourceOptions {
   readonly brake?: BrakeLimits | undefined;
   /** See checkServer. */
   readonly isUnsafeAllowed?: boolean | undefined;
+  /** How many finished jobs stay; left out: 1,000 completed and 5,000 failed ones. */
+  readonly keep?: KeptJobs | undefined;
   /** Told of the server's time again and again, epoch ms. */
   readonly onServerTime?: ((serverMs: number) => void) | undefined;
   readonly onBrake?: ((reason: ServerPressure | undefined) => void) | undefined;
@@ -102,7 +104,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
   const { stalledCheckMs, onServerTime } = options;
   const clockWatch = new ClockWatch({ ...place, stalledCheckMs, onServerTime, signal });
   const worker = openWorker(options, connection, mender);
-  const completions = new Completions({ ...place, kept: KEEP_COMPLETED, signal });
+  const completions = new Completions({ ...place, kept: options.keep?.completed ?? KEEP_COMPLETED, signal });
   const announcer = new RedisAnnouncer({ ...place, sendEndings: () => completions.flush(), signal });
   const open = (): number => claimed.size;
   const endings = new JobEndings({ ...place, announcer, completions, handOvers, quarantine, open, signal, mender });
@@ -138,7 +140,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
 }
 
 function openWorker(options: BullJobSourceOptions, connection: Redis, mender: KeyMender): BatchWorker {
-  const { prefix, queue, leaseMs, stalledCheckMs, workerName = '', log } = options;
+  const { prefix, queue, leaseMs, stalledCheckMs, keep, workerName = '', log } = options;
   const worker = new BatchWorker({
     connection,
     prefix,
@@ -146,6 +148,7 @@ function openWorker(options: BullJobSourceOptions, connection: Redis, mender: Ke
     workerId: options.workerId ?? (workerName || randomUUID()),
     leaseMs,
     stalledCheckMs,
+    keep,
     tokenPrefix: tokenPrefixOf(workerName),
   });
   worker.on('error', (error) => {

@@ -135,7 +135,8 @@ async function openAll(
   await lanes.show();
   const onSwept = (findings: SweepFindings): void => recorder.janitorSwept(findings);
   const everyMs = settings.janitorEveryMs;
-  const janitor = await open.keep(new Janitor({ ...server, cpuQueue, everyMs, clock, serverNowMs, onSwept }));
+  const keepMs = settings.keepFinishedMs;
+  const janitor = await open.keep(new Janitor({ ...server, cpuQueue, everyMs, keepMs, clock, serverNowMs, onSwept }));
   janitor.start();
   return { pipeline, facts };
 }
@@ -153,7 +154,7 @@ function lanesOf(
   { queue, cpuQueue, workerName }: WorkerKind,
   { ready, meter, faults, recorder, serverNowMs }: LanesParts,
 ): WorkerLanesOptions {
-  const { redisUrl, prefix, leaseMs, stalledCheckMs } = settings;
+  const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
   return {
     source: {
       redisUrl,
@@ -166,6 +167,7 @@ function lanesOf(
       quarantineOf: queue,
       isUnsafeAllowed: settings.unsafeServer === 'warn',
       brake: settings,
+      keep: { completed, failed },
       onServerTime: (serverMs) => serverNowMs.heard(serverMs),
       onBrake: (reason) => recorder.claimingBraked(reason),
     },
