@@ -71,7 +71,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       facts: () => factsOf(options, lanes, drain, gate),
     });
     const watch = new FleetWatch({
-      read: () => fleet.read(),
+      read: () => fleet.look(),
       onView: follow(options, drain, gate),
       clock: systemClock,
       log,

@@ -9,6 +9,7 @@
 -- ARGV[1] jobs: what keys of jobs begin with
 -- ARGV[2] lead: tokens by which a bulk tenant that was idle may go ahead
 -- ARGV[3] interactive: most rows of a job that is interactive unless it says otherwise
+-- ARGV[4] page: so many jobs are looked at in each place
 -- Answers: ms of interactive jobs and of bulk jobs, 0 where none waits
 -- Writes: nothing
 -- Deletes: nothing
@@ -19,11 +20,10 @@
 -- or one with very short jobs among others with very long ones: then the answer may be a little too small. A job waits
 -- since it was added, since its delay was over, or since it was run again by hand.
 -- @include "../../redis/lua/includes/server-clock.lua"
-local PAGE = 200
 local UNITS_PER_TOKEN = 16
 local MOST_DECODED_BYTES = 4096
 local waitKey, pausedKey, lineKey, orderKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local jobPrefix, lead, interactiveRows = ARGV[1], ARGV[2] * UNITS_PER_TOKEN, tonumber(ARGV[3])
+local jobPrefix, lead, interactiveRows, page = ARGV[1], ARGV[2] * UNITS_PER_TOKEN, tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = serverClockMs()
 local oldest = { i = now, b = now }
 local seen = {}
@@ -76,21 +76,21 @@ end
 
 local function placesFrom(place)
   return redis.call(
-    'ZRANGEBYSCORE', lineKey, string.format('%.0f', place), '(0', 'WITHSCORES', 'LIMIT', 0, PAGE
+    'ZRANGEBYSCORE', lineKey, string.format('%.0f', place), '(0', 'WITHSCORES', 'LIMIT', 0, page
   )
 end
 
-lookAtPlaces(redis.call('ZRANGE', lineKey, 0, PAGE - 1, 'WITHSCORES'))
+lookAtPlaces(redis.call('ZRANGE', lineKey, 0, page - 1, 'WITHSCORES'))
 local virtual = tonumber(redis.call('ZSCORE', orderKey, '') or nil)
 if virtual then
   lookAtPlaces(placesFrom(virtual - lead))
   lookAtPlaces(placesFrom(virtual))
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', lineKey, 0, '+inf', 'LIMIT', 0, PAGE)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', lineKey, 0, '+inf', 'LIMIT', 0, page)) do
   look(id)
 end
 for _, list in ipairs({ waitKey, pausedKey }) do
-  for _, id in ipairs(redis.call('LRANGE', list, -PAGE, -1)) do
+  for _, id in ipairs(redis.call('LRANGE', list, -page, -1)) do
     look(id)
   end
 end

@@ -41,9 +41,10 @@ local bulkLead = UNITS_PER_TOKEN * ARGV[4]
 local interactiveLead = 2 * bulkLead
 
 local asideCount = 0
-local function setReservedAside()
+-- Whether something was taken out of the list.
+local function setReservedAside(ids)
   local before = asideCount
-  for _, id in ipairs(redis.call('LRANGE', waitKey, -most, -1)) do
+  for _, id in ipairs(ids) do
     if reservedKind(id) then
       redis.call('LREM', waitKey, 0, id)
       setAside(jobPrefix, id)
@@ -52,10 +53,11 @@ local function setReservedAside()
   end
   return asideCount > before
 end
-while setReservedAside() do
-end
 
-local listed = redis.call('LRANGE', waitKey, -most, -1)
+local listed
+repeat
+  listed = redis.call('LRANGE', waitKey, -most, -1)
+until not setReservedAside(listed)
 local foreign = {}
 if #listed < most then
   foreign = redis.call('ZRANGEBYSCORE', lineKey, 0, '+inf', 'LIMIT', 0, most - #listed)
@@ -164,10 +166,10 @@ local function placeOf(id, data)
   return place
 end
 
-local function enter(id)
+local function enter(id, isForeign)
   local job = jobPrefix .. id
   local found = redis.pcall('HMGET', job, 'data', 'shoalPlace')
-  if found.err or reservedKind(id) then
+  if found.err or isForeign and reservedKind(id) then
     redis.call('ZREM', lineKey, id)
     setAside(jobPrefix, id)
     asideCount = asideCount + 1
@@ -190,7 +192,7 @@ for at = #listed, 1, -1 do
   enter(listed[at])
 end
 for _, id in ipairs(foreign) do
-  enter(id)
+  enter(id, true)
 end
 if #line > 0 then
   redis.call('ZADD', lineKey, unpack(line))
