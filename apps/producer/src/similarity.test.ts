@@ -359,9 +359,9 @@ describe('when no answer comes', () => {
     // both kinds share the limit
     expect((await post('embeddings', { model: MODEL, input: 'a' }, idle)).status).toBe(429);
     const response = await asked;
-    expect([response.status, response.headers.get('retry-after'), await response.json()]).toEqual([
+    expect(response.headers.get('retry-after')).toMatch(/^1[0-5]$/); // 10 s, and up to half of it more
+    expect([response.status, await response.json()]).toEqual([
       503,
-      '10',
       {
         error: expect.objectContaining({
           code: 'timeout',
