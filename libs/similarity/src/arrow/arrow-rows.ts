@@ -4,7 +4,7 @@
 // refused by their row. How long all this may take is decided by arrow-thread.ts.
 
 import { open, type FileHandle } from 'node:fs/promises';
-import { zstdDecompressSync } from 'node:zlib';
+import zlib from 'node:zlib';
 import { DataType, MetadataVersion, Type, type Field } from 'apache-arrow';
 import { DictionaryBatch, type RecordBatch } from 'apache-arrow/ipc/metadata/message';
 import { ShoalError } from '@shoal/contract';
@@ -226,12 +226,13 @@ const CODEC = { lz4: 0, zstd: 1 } as const;
 function decompressed(path: string, codec: number, packed: Uint8Array, bytes: number): Uint8Array<ArrayBuffer> {
   if (codec === CODEC.lz4) return readLz4Frame(packed, bytes);
   if (codec !== CODEC.zstd) throw new Error(`it is compressed in a way (${codec}) that is not known`);
-  if (typeof zstdDecompressSync !== 'function')
+  // By its name from the module: importing what Node 22.12 has not would fail for every file.
+  if (typeof zlib.zstdDecompressSync !== 'function')
     throw wrongFile(
       path,
       'it is compressed with zstd, which wants Node 22.15 or later; write it with compression="lz4"',
     );
-  const whole = zstdDecompressSync(packed, { maxOutputLength: Math.max(1, bytes) });
+  const whole = zlib.zstdDecompressSync(packed, { maxOutputLength: Math.max(1, bytes) });
   if (whole.length !== bytes) throw new Error(`zstd gives ${whole.length} bytes where ${bytes} were said`);
   return Uint8Array.from(whole);
 }
