@@ -242,6 +242,14 @@ async function codeOf(work: Promise<unknown>): Promise<ErrorCode | 'no error'> {
   }
 }
 
+test('a prompt that the model does not have is refused before anything is queued', async () => {
+  const client = await connect({ model: { ...newModel(), prompts: { query: '', passage: '' } } });
+  await expect(client.embed(['a'], { prompt: 'query' })).rejects.toMatchObject({
+    code: 'JOB_INVALID',
+    message: expect.stringMatching(/the prompt "query" was asked for, and .* has no prompts/) as unknown,
+  });
+});
+
 // ---- results --------------------------------------------------------------------------------------------------------
 
 test('three texts come back as three rows, and the result is marked taken', async () => {

@@ -87,13 +87,11 @@ export async function verify(terminal: Terminal, name: string, flags: ModelFlags
   const { model, files, graphs } = await verifyModel(name, {
     cacheDir: folderOf(terminal, await settingsOf(terminal, flags)),
   });
+  const { revision, folder } = model;
   if (flags.json === true)
-    return print(
-      terminal,
-      `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder, files, graphs }, null, 1)}\n`,
-    );
+    return print(terminal, `${JSON.stringify({ name: model.name, revision, folder, files, graphs }, null, 1)}\n`);
   const lines = files.map(({ path, bytes, sha256 }) => `${sha256}  ${path}  ${bytes} bytes\n`);
-  const built = graphs.map(({ path, bytes }) => `as it was built  ${path}  ${bytes} bytes\n`);
+  const built = graphs.map(({ path, bytes, problem }) => `${problem ?? 'as it was built'}  ${path}  ${bytes} bytes\n`);
   const count = `${files.length} files and ${graphs.length} ${graphs.length === 1 ? 'graph' : 'graphs'}`;
   await print(
     terminal,

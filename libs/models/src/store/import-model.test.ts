@@ -262,6 +262,7 @@ describe('a folder that is no supported model is refused by name, and nothing is
     ['minilm-int8', /Shoal knows/],
     ['../evil', /cannot be the name of a model/],
     ['mine-cpu', /not ending in "-cpu"/],
+    ['mine-quarantine', /its queue embed-mine-quarantine would be that of mine \(its quarantine/],
     ['', /cannot be the name/],
     ['A', /cannot be the name/],
   ])('the name %j', async (name, message) => {

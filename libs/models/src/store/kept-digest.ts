@@ -14,6 +14,9 @@ interface Seen {
   readonly changedMs: number;
 }
 
+/** What is said of a file that was written before digests were kept. */
+export const NO_DIGEST = 'has no digest beside it';
+
 /** Of the file as it is now. */
 export async function keepDigest(path: string): Promise<void> {
   await write(path, await sha256File(path));
@@ -22,7 +25,7 @@ export async function keepDigest(path: string): Promise<void> {
 /** Why the file is not what was written, or undefined when it is; `again`: hash it whatever its times say. */
 export async function digestProblem(path: string, { again = false } = {}): Promise<string | undefined> {
   const text = await readFile(digestPath(path), 'utf8').catch(() => undefined);
-  if (text === undefined) return 'has no digest beside it';
+  if (text === undefined) return NO_DIGEST;
   let digest: { readonly sha256: string } & Seen;
   try {
     const json = CheckedJson.parse(text, digestPath(path));

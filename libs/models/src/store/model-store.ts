@@ -10,6 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { withLock, type OnProgress } from '@shoal/fetch';
 import { keptGraphs, type KeptGraph } from '../graph/open-graph.ts';
+import { NO_DIGEST } from './kept-digest.ts';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
 import { knownCanary } from './canaries.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
@@ -69,7 +70,7 @@ export interface ModelListing {
 export interface VerifiedModel {
   readonly model: StoredModel;
   readonly files: readonly { readonly path: string; readonly bytes: number; readonly sha256: string }[];
-  /** Its graphs in the cache. */
+  /** Its graphs in the cache; one that an earlier version built has no digest and is built again when it is needed. */
   readonly graphs: readonly KeptGraph[];
 }
 
@@ -136,7 +137,10 @@ async function lockUnlessAborted<T>(path: string, work: () => Promise<T>, signal
   return Promise.race([done, aborted.promise]).finally(() => signal.removeEventListener('abort', fail));
 }
 
-/** Hashes every file again, and the graphs made from them. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when the model is not stored. */
+/**
+ * Hashes every file again, and the graphs made from them. MODEL_CORRUPT names those that differ; MODEL_UNAVAILABLE when
+ * the model is not stored.
+ */
 export async function verifyModel(name: string, options: StoreOptions): Promise<VerifiedModel> {
   const known = await findModel(name, options.cacheDir);
   const folder = folderOf(known, options.cacheDir);
@@ -144,7 +148,7 @@ export async function verifyModel(name: string, options: StoreOptions): Promise<
   const pins = pinnedFiles(known);
   await verifyFiles(name, folder, pins);
   const graphs = await keptGraphs(name, options.cacheDir);
-  const damaged = graphs.filter(({ problem }) => problem !== undefined);
+  const damaged = graphs.filter(({ problem }) => problem !== undefined && problem !== NO_DIGEST);
   if (damaged.length > 0)
     throw new ShoalError(
       'MODEL_CORRUPT',

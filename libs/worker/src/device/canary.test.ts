@@ -101,6 +101,12 @@ describe('a worker', () => {
     );
   });
 
+  test('does not start for a model of the cache whose name is the queue of another', async () => {
+    await expect(bench.startWorker('tiny-random-quarantine')).rejects.toThrow(
+      /"tiny-random-quarantine" cannot be the name of a model: its queue .* would be that of tiny-random \(its/,
+    );
+  });
+
   test('compares in every precision that a model computes in, and says where no vector is known', async () => {
     for (const name of ['tiny-random', 'tiny-random-b']) {
       const log = await openOnCpu(await openModel(name, { cacheDir }));
