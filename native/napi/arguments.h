@@ -1,9 +1,14 @@
-// The arguments of one call from JavaScript, for every addon here, in plain N-API: types are checked, and the first one
-// that is not what it should be throws and makes `is_bad`. Arrays stay the caller's; `hold` keeps them while something
-// works on them.
+// The arguments of one call from JavaScript, for every addon here, in plain N-API: presence, types, ranges, lengths and
+// alignment are checked before anything is touched, and the first one that is not what it should be throws (TypeError,
+// or RangeError for a value that cannot be) and makes `is_bad`. Arrays stay the caller's; `hold` keeps them while
+// something works on them.
 #pragma once
 #include <node_api.h>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace shoal {
@@ -22,10 +27,20 @@ class Arguments {
     return value;
   }
 
-  /** A number as one of this type; it is trusted to be one. */
+  /** A whole number from `least` to `most`, which this type has; 0 when it is refused. */
   template <class T>
-  T whole(size_t i) {
-    return static_cast<T>(number(i));
+  T whole(size_t i, double least = static_cast<double>(std::numeric_limits<T>::lowest()), double most = most_of<T>()) {
+    const double value = number(i);
+    if (!is_bad && !(std::floor(value) == value && value >= least && value <= most))
+      refuse_range(i, "a whole number that can be there");
+    return is_bad ? T(0) : static_cast<T>(value);
+  }
+
+  /** A number that is not NaN. */
+  float real(size_t i) {
+    const double value = number(i);
+    if (!is_bad && std::isnan(value)) refuse_range(i, "a number other than NaN");
+    return is_bad ? 0 : static_cast<float>(value);
   }
 
   bool truth(size_t i) {
@@ -89,6 +104,12 @@ class Arguments {
     is_bad = true;
   }
 
+  /** As `refuse`, for a value of the right type that cannot be there. */
+  void refuse_range(size_t i, const char *wanted) {
+    if (!is_bad) napi_throw_range_error(env_, nullptr, ("argument " + std::to_string(i) + " is not " + wanted).c_str());
+    is_bad = true;
+  }
+
   /** Keeps all arguments alive until the reference is deleted. */
   napi_ref hold() {
     napi_value all;
@@ -105,6 +126,24 @@ class Arguments {
  private:
   static constexpr size_t MOST = 20;
 
+  /** Whole numbers above 2^53 are not told apart by JavaScript. */
+  template <class T>
+  static constexpr double most_of() {
+    return sizeof(T) < 8 ? static_cast<double>(std::numeric_limits<T>::max()) : 9007199254740991.0;
+  }
+
+  /** Bytes may lie in any array; everything else in one of its own kind. */
+  template <class T>
+  static bool is_kind(napi_typedarray_type type) {
+    typedef typename std::remove_const<T>::type Element;
+    if (sizeof(Element) == 1)
+      return type == napi_uint8_array || type == napi_int8_array || type == napi_uint8_clamped_array;
+    if (std::is_same<Element, float>::value) return type == napi_float32_array;
+    if (std::is_same<Element, double>::value) return type == napi_float64_array;
+    if (sizeof(Element) == 2) return type == napi_uint16_array || type == napi_int16_array;
+    return sizeof(Element) == 4 && (type == napi_uint32_array || type == napi_int32_array);
+  }
+
   std::string text_of(napi_value value, size_t i) {
     size_t length = 0;
     if (napi_get_value_string_utf8(env_, value, nullptr, 0, &length) != napi_ok) return refuse(i, "a string"), "";
@@ -119,12 +158,17 @@ class Arguments {
     size_t found = 0;
     void *data = nullptr;
     napi_is_typedarray(env_, value, &is_array);
-    if (!is_array || napi_get_typedarray_info(env_, value, nullptr, &found, &data, nullptr, nullptr) != napi_ok)
+    napi_typedarray_type type = napi_uint8_array;
+    if (!is_array || napi_get_typedarray_info(env_, value, &type, &found, &data, nullptr, nullptr) != napi_ok)
       refuse(i, "a typed array");
-    else if (found < least)
-      refuse(i, "a typed array of that length");
-    if (length != nullptr) *length = found;
-    return static_cast<T *>(data);
+    else if (!is_kind<T>(type))
+      refuse(i, "a typed array of that kind");
+    else if (found < least || (found > 0 && data == nullptr))
+      refuse_range(i, "a typed array of that length");
+    else if (reinterpret_cast<uintptr_t>(data) % alignof(T) != 0)
+      refuse_range(i, "aligned to its elements");
+    if (length != nullptr) *length = is_bad ? 0 : found;
+    return is_bad ? nullptr : static_cast<T *>(data);
   }
 
   std::vector<napi_value> elements(size_t i, const char *wanted) {

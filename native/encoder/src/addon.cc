@@ -1,6 +1,6 @@
 // An encoder library as a Node addon, in plain N-API. What is exported is declared in
-// libs/inference/src/encoder-addon.ts; here shapes are trusted and only types are looked at. Buffers are the caller's,
-// are held until their run has ended, and results are written into them.
+// libs/inference/src/encoder-addon.ts; numbers and lengths are checked before the library sees them. Buffers are the
+// caller's, are held until their run has ended, and results are written into them.
 #include <node_api.h>
 #include <memory>
 #include <string>
@@ -27,6 +27,9 @@ class Call : public shoal::Arguments {
     Sizes sizes{};
     const double *v = array<double>(i, 13);
     if (is_bad) return sizes;
+    for (int at = 0; at < 13; at++)
+      if (!(v[at] >= 0 && v[at] <= (at == 12 ? 9007199254740991.0 : 2147483647.0)))
+        return refuse_range(i, "thirteen sizes"), sizes;
     const auto whole = [v](int at) { return static_cast<int32_t>(v[at]); };
     sizes.model = {whole(0), whole(1), whole(2), whole(3), whole(4), whole(5), static_cast<float>(v[6]),
                    whole(7), whole(8), whole(9)};
@@ -108,7 +111,7 @@ napi_value open(napi_env env, napi_callback_info info) {
 napi_value run(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto encoder = call.encoder(0);
-  const int32_t rows = call.whole<int32_t>(4), width = call.whole<int32_t>(5);
+  const int32_t rows = call.whole<int32_t>(4, 1), width = call.whole<int32_t>(5, 1, 1 << 20);
   const bool is_urgent = call.truth(6);
   const int32_t *ids = call.array<int32_t>(1, static_cast<size_t>(rows) * static_cast<size_t>(width)),
                 *lengths = call.array<int32_t>(2, static_cast<size_t>(rows));
@@ -149,7 +152,7 @@ napi_value bytes(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto encoder = call.encoder(0);
   const Sizes sizes = call.sizes(1);
-  const double tokens = call.number(2), rows = call.number(3);
+  const uint64_t tokens = call.whole<uint64_t>(2, 0), rows = call.whole<uint64_t>(3, 0);
   if (call.is_bad) return nullptr;
   const shoal::Library &library = encoder->library;
   const uint64_t bytes =

@@ -1,5 +1,5 @@
-// The kernels as a Node addon, in plain N-API: one binary for every Node from 18 on. What is exported is declared and
-// checked in libs/similarity/src/engines/native-addon.ts; here shapes are trusted and only types are looked at.
+// The kernels as a Node addon, in plain N-API: one binary for every Node from 18 on. What is exported is declared in
+// libs/similarity/src/engines/native-addon.ts; what is passed is checked here (binding.h) before a kernel sees it.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -25,7 +25,10 @@ struct Threads {
   int count;
   bool at_once;
 
-  explicit Threads(double asked) : count(std::max(1, static_cast<int>(asked))), at_once(asked == 0) {}
+  Threads(Call &call, size_t i) : Threads(call.whole<int32_t>(i, 0, MOST)) {}
+  explicit Threads(int asked) : count(std::max(1, asked)), at_once(asked == 0) {}
+
+  static constexpr double MOST = 1024;
 
   /** At once waits for no disk: what is in a file and not in memory is waited for elsewhere. */
   bool at_once_on(const void *data, uint64_t size) const {
@@ -44,7 +47,10 @@ struct Comparison {
   shoal::Queries queries;
 
   explicit Comparison(Call &call)
-      : isa(call.whole<int>(0)), threads(call.number(1)), rows(call.rows(2)), queries(call, 9) {}
+      : isa(call.isa(0)), threads(call, 1), rows(call.rows(2)), queries(call, 9, rows.dims) {
+    if (queries.metric == SHOAL_COSINE && rows.count > 0 && rows.scales == nullptr)
+      call.refuse(7, "the factors of the rows, which cosine needs");
+  }
 
   bool at_once() const { return threads.at_once_on(rows); }
 };
@@ -52,10 +58,10 @@ struct Comparison {
 /** lengths(isa, threads, …rows, lengths) */
 napi_value lengths(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const int isa = call.whole<int>(0);
-  const Threads threads(call.number(1));
+  const int isa = call.isa(0);
+  const Threads threads(call, 1);
   const shoal_rows rows = call.rows(2);
-  double *out = call.array<double>(9);
+  double *out = call.filled<double>(9, double(rows.count));
   return call.promise([=] { shoal_lengths(isa, threads.count, &rows, out); }, nullptr, threads.at_once_on(rows));
 }
 
@@ -73,7 +79,7 @@ napi_value top_k(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Comparison c(call);
   const shoal::Best best(call, 12, c.queries.count);
-  const uint8_t *stop = call.array<uint8_t>(15);
+  const uint8_t *stop = call.stop(15);
   return call.promise(
       [=] {
         shoal_topk(c.isa, c.threads.count, c.queries.values, c.queries.count, &c.rows, c.queries.metric, best.k,
@@ -86,8 +92,8 @@ napi_value top_k(napi_env env, napi_callback_info info) {
 napi_value matrix(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Comparison c(call);
-  float *scores = call.array<float>(12);
-  const uint8_t *stop = call.array<uint8_t>(13);
+  float *scores = call.filled<float>(12, double(c.queries.count) * double(c.rows.count));
+  const uint8_t *stop = call.stop(13);
   return call.promise(
       [=] {
         shoal_matrix(c.isa, c.threads.count, c.queries.values, c.queries.count, &c.rows, c.queries.metric, scores,
@@ -96,13 +102,32 @@ napi_value matrix(napi_env env, napi_callback_info info) {
       nullptr, c.at_once());
 }
 
+/** `begin` rises, and every candidate is a row. */
+void check_candidates(Call &call, const uint32_t *begin, uint64_t queries, const uint32_t *candidates, uint64_t rows) {
+  for (uint64_t q = 0; q < queries; q++)
+    if (begin[q] > begin[q + 1]) return call.refuse_range(12, "rising");
+  for (uint32_t at = begin[0]; at < begin[queries]; at++)
+    if (candidates[at] >= rows) return call.refuse_range(13, "row numbers");
+}
+
+/** Throws where an edge begins or ends outside of the graph: looked at once, in the part that is the first. */
+void check_graph(const shoal_graph &graph) {
+  for (uint64_t node = 0; node < graph.nodes; node++)
+    if (graph.begin[node] > graph.begin[node + 1]) throw shoal::Failure("INVALID", "the edges of a graph do not rise");
+  for (uint32_t edge = graph.begin[0]; edge < graph.begin[graph.nodes]; edge++)
+    if (graph.source[edge] >= graph.nodes) throw shoal::Failure("INVALID", "an edge comes from no node");
+}
+
 /** rescore(isa, threads, …rows, …queries, begin, candidates, scores, stop) */
 napi_value rescore(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Comparison c(call);
-  const uint32_t *begin = call.array<uint32_t>(12), *candidates = call.array<uint32_t>(13);
-  double *scores = call.array<double>(14);
-  const uint8_t *stop = call.array<uint8_t>(15);
+  const uint32_t *begin = call.filled<uint32_t>(12, double(c.queries.count) + 1);
+  const double all = call.is_bad ? 0 : begin[c.queries.count];
+  const uint32_t *candidates = call.filled<uint32_t>(13, all);
+  double *scores = call.filled<double>(14, all);
+  if (!call.is_bad) check_candidates(call, begin, c.queries.count, candidates, c.rows.count);
+  const uint8_t *stop = call.stop(15);
   return call.promise(
       [=] {
         shoal_rescore(c.isa, c.threads.count, c.queries.values, c.queries.count, &c.rows, c.queries.metric, begin,
@@ -111,31 +136,39 @@ napi_value rescore(napi_env env, napi_callback_info info) {
       nullptr, c.at_once());
 }
 
+constexpr double MOST_STEPS = 10000;
+
 /** spread(isa, threads, …graph, lanes, from, to, decay, threshold, activation, scratch, stop) */
 napi_value spread(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const int isa = call.whole<int>(0);
-  const Threads threads(call.number(1));
+  const int isa = call.isa(0);
+  const Threads threads(call, 1);
   const shoal_graph graph = call.graph(2);
-  const uint32_t columns = call.whole<uint32_t>(6);
-  const uint64_t from = call.whole<uint64_t>(7), to = call.whole<uint64_t>(8);
-  const float decay = call.whole<float>(9), threshold = call.whole<float>(10);
-  float *activation = call.array<float>(11), *scratch = call.array<float>(12);
-  const uint8_t *stop = call.array<uint8_t>(13);
+  const uint32_t columns = call.whole<uint32_t>(6, 1, 65536);
+  // A step is as much work as the graph has nodes and edges; so many steps are more than anybody means.
+  const double step = call.is_bad ? 0 : double(graph.nodes) + graph.begin[graph.nodes];
+  const uint64_t from = call.whole<uint64_t>(7, 0), to = call.whole<uint64_t>(8, double(from), MOST_STEPS * step);
+  const float decay = call.real(9), threshold = call.real(10);
+  const double cells = double(graph.nodes) * columns;
+  float *activation = call.filled<float>(11, cells), *scratch = call.filled<float>(12, 2 * cells);
+  const uint8_t *stop = call.stop(13);
   const uint64_t edges = call.is_bad ? 0 : graph.begin[graph.nodes];
   const bool at_once = threads.at_once_on(graph.begin, (graph.nodes + 1) * sizeof *graph.begin) &&
                        threads.at_once_on(graph.source, edges * sizeof *graph.source) &&
                        threads.at_once_on(graph.weight, edges * sizeof *graph.weight);
   return call.promise(
-      [=] { shoal_spread(isa, threads.count, &graph, columns, from, to, decay, threshold, activation, scratch, stop); },
+      [=] {
+        if (from == 0) check_graph(graph);
+        shoal_spread(isa, threads.count, &graph, columns, from, to, decay, threshold, activation, scratch, stop);
+      },
       nullptr, at_once);
 }
 
 /** peak(isa, threads, out): GFLOP/s of multiply-adds into out[0]. */
 napi_value peak(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const int isa = call.whole<int>(0), threads = call.whole<int>(1);
-  double *out = call.array<double>(2);
+  const int isa = call.isa(0), threads = call.whole<int32_t>(1, 1, 256);
+  double *out = call.filled<double>(2, 1);
   return call.promise([=] { *out = shoal_peak(isa, threads); });
 }
 

@@ -138,7 +138,7 @@ napi_value cuda_devices(napi_env env, napi_callback_info info) {
 napi_value cuda_held_bytes(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
-  const int device = call.whole<int>(1);
+  const int device = call.whole<int32_t>(1, 0);
   return call.is_bad ? nullptr : number_of(env, static_cast<double>(library->held_bytes(device)));
 }
 
@@ -146,7 +146,7 @@ napi_value cuda_held_bytes(napi_env env, napi_callback_info info) {
 napi_value cuda_trim(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
-  const int device = call.whole<int>(1);
+  const int device = call.whole<int32_t>(1, 0);
   return call.promise([=] { library->trim(device); });
 }
 
@@ -180,7 +180,7 @@ napi_value cuda_top_k_bytes(napi_env env, napi_callback_info info) {
 napi_value cuda_upload(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
-  const int device = call.whole<int>(1);
+  const int device = call.whole<int32_t>(1, 0);
   const shoal_rows rows = call.rows(2);
   const int has_half = call.whole<int>(9);
   const uint8_t *stop = call.array<uint8_t>(10);
@@ -194,7 +194,7 @@ napi_value cuda_upload(napi_env env, napi_callback_info info) {
 napi_value cuda_upload_graph(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
-  const int device = call.whole<int>(1);
+  const int device = call.whole<int32_t>(1, 0);
   const shoal_graph graph = call.graph(2);
   const uint8_t *stop = call.array<uint8_t>(6);
   const Handle held = std::make_shared<Held>();
@@ -250,7 +250,7 @@ napi_value cuda_top_k(napi_env env, napi_callback_info info) {
 napi_value cuda_top_k_streamed(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Library *library = library_at(env, call, 0);
-  const int device = call.whole<int>(1);
+  const int device = call.whole<int32_t>(1, 0);
   const shoal_rows rows = call.rows(2);
   const Queries q(call, 9);
   const Best best(call, 12, q.count);
@@ -292,7 +292,7 @@ napi_value cuda_spread(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const Handle held = handle_of(env, call, 0);
   const uint32_t columns = call.whole<uint32_t>(1), steps = call.whole<uint32_t>(2);
-  const float decay = call.whole<float>(3), threshold = call.whole<float>(4);
+  const float decay = call.real(3), threshold = call.real(4);
   size_t count = 0;
   const float *seeds = call.counted<float>(5, &count);
   return compute_scores(call, held, Terms(call, 6), count,
