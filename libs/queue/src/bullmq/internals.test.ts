@@ -138,7 +138,7 @@ describe('queueAdd', () => {
 
   test('refuses an id that BullMQ would refuse or misread, before anything is appended', async () => {
     const transaction = await openTransaction(queue);
-    for (const jobId of ['a:b', 'a:b:c', '17', '']) {
+    for (const jobId of ['a:b', 'a:b:c', '-17', 'wait', '']) {
       expect(() => queueAdd(queue, transaction, { name: 'embed', data: {}, opts: { jobId } })).toThrow(/jobId/);
     }
     expect(transaction.length).toBe(1); // MULTI alone
