@@ -17,7 +17,9 @@ export class SmallDisk {
   /** A disk of so many bytes, or why there can be none here. */
   static make(bytes: number): SmallDisk | string {
     const folder = mkdtempSync(join(tmpdir(), 'shoal-disk-'));
-    const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', `size=${bytes}`, 'tmpfs', folder], { encoding: 'utf8' });
+    const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', `size=${bytes},mode=700`, 'tmpfs', folder], {
+      encoding: 'utf8',
+    });
     if (mounted.status === 0) return new SmallDisk(folder);
     rmSync(folder, { recursive: true });
     return `no file system of its own can be mounted here (${mounted.error?.message ?? mounted.stderr.trim()})`;
