@@ -34,8 +34,8 @@ const SDK = `
   import { openModel } from '@shoal/models';
   const { url, cacheDir, texts, run } = JSON.parse(process.env.MIXED_FLEET);
   const { name, revision } = await openModel('tiny-random', { cacheDir });
-  const client = await ShoalClient.connect({ redisUrl: url, model: { name, revision } });
-  const { vectors } = await client.embed(texts, { jobId: run, jobTexts: 16 });
+  const client = await ShoalClient.connect({ redisUrl: url, model: { name, revision }, jobTexts: 16 });
+  const { vectors } = await client.embed(texts, { jobId: run });
   process.stdout.write(Buffer.from(vectors.buffer, vectors.byteOffset, vectors.byteLength).toString('base64'));
   await client.close();`;
 /** BullMQ alone, by the public format of docs/jobs.md. */

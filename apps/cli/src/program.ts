@@ -79,6 +79,11 @@ function addEmbed(program: Command, terminal: Terminal): void {
         .default('end'),
     )
     .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
+    .option('--tenant <name>', 'whose run this is: tenants share the workers half and half', 'default')
+    .addOption(
+      new Option('--class <class>', 'interactive goes before bulk').choices(['interactive', 'bulk']).default('bulk'),
+    )
+    .option('--wait-limit <time>', WAIT_LIMIT, span)
     .option('--fresh', 'begin again, without the rows that an interrupted run left beside the output')
     .option('--resume', 'go on with them, which happens anyhow; refused where the input cannot be read again')
     .option('-q, --quiet', 'no progress and no notes; errors only');
@@ -140,6 +145,10 @@ function addInputFlags(command: Command): void {
         .default('fail'),
     );
 }
+
+const WAIT_LIMIT =
+  'give up when nothing comes for so long because the queue is paused, its workers are drained or busy with others’ ' +
+  'jobs, or its server is away, e.g. 10m (default: wait)';
 
 const EMBED_EXAMPLES = `
 Examples:
@@ -262,7 +271,9 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
       new Option('--on-error <mode>', 'what a line that cannot be read does to the build')
         .choices(['fail', 'skip'])
         .default('fail'),
-    );
+    )
+    .option('--fresh', 'begin again, without the rows that an interrupted build of this name has kept')
+    .option('--wait-limit <time>', WAIT_LIMIT, span);
   addSettings(build, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
   build.addHelpText('after', INDEX_EXAMPLES);
   build.action(async (name: string, files: string[], flags: BuildFlags) =>
@@ -540,6 +551,8 @@ function addTune(program: Command, terminal: Terminal): void {
         '--kind similarity: from which sizes on the GPU is faster than the CPU at comparing. Nothing else should ' +
         'run on the device meanwhile.',
     )
+    .option('--show', 'only show what earlier runs have kept in the cache folder')
+    .option('--undo', 'only forget it: workers begin with their presets again')
     .option('--json', 'report as JSON')
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, [

@@ -168,10 +168,8 @@ function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauges: reado
 async function backlogInWords(gauge: QueueGauge): Promise<string | undefined> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, BACKLOG_MS, undefined)));
-  const depth = await Promise.race([gauge.read().catch(() => undefined), late]).finally(() => clearTimeout(timer));
-  if (depth === undefined) return undefined;
-  return (
-    `${depth.jobs.waiting} jobs wait in ${depth.queue}, and ` +
-    `${depth.workers === 0 ? 'no worker serves' : `${depth.workers} workers serve`} it`
+  const found = await Promise.race([gauge.whyWaiting().catch(() => undefined), late]).finally(() =>
+    clearTimeout(timer),
   );
+  return found?.message;
 }

@@ -31,6 +31,9 @@ export interface RequestTerms {
   readonly prompt: 'query' | 'passage' | undefined;
   readonly output: { readonly dtype?: OutputDtype; readonly dimensions?: number } | undefined;
   readonly class: 'interactive' | 'bulk' | undefined;
+  /** Epoch milliseconds, after which a job that has not begun never runs. */
+  readonly deadline?: number | undefined;
+  readonly resultTtlMs?: number | undefined;
 }
 
 export interface EmbedRequest extends JobRequest {
@@ -116,6 +119,8 @@ function finish(
     tenant: terms.tenant,
     reply: terms.reply,
     ...(terms.class === undefined ? {} : { class: terms.class }),
+    ...(terms.deadline === undefined ? {} : { deadline: terms.deadline }),
+    ...(terms.resultTtlMs === undefined ? {} : { resultTtlMs: terms.resultTtlMs }),
     ...(truncate === 'end' ? {} : { truncate }),
     ...(prompt === undefined ? {} : { prompt }),
     ...(output === undefined ? {} : { output }),

@@ -10,6 +10,7 @@ import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from '
 import type { Asked, Delivery } from './job-request.ts';
 import type { OpenJobs } from './open-jobs.ts';
 import { vectorsDtype, widen } from './widen.ts';
+import { withRows } from './with-rows.ts';
 
 export interface StreamTerms extends RequestTerms {
   readonly jobs: OpenJobs;
@@ -17,6 +18,8 @@ export interface StreamTerms extends RequestTerms {
   readonly jobTexts: number;
   /** Id of the job whose first text is row `first`. */
   readonly jobIdOf: (first: number) => string;
+  /** The caller named the request, and can ask for it again. */
+  readonly hasOwnId: boolean;
 }
 
 /** Texts of all blocks in flight, in UTF-16 units, whatever their number; one block is always let in. */
@@ -32,6 +35,7 @@ const FATAL = new Set([
   'INTERRUPTED',
   'TOKENIZER_MISMATCH',
   'FINGERPRINT_MISMATCH',
+  'NOT_SERVED',
 ]);
 
 interface Entry<Item> {
@@ -71,7 +75,7 @@ export async function* embedStream<Item extends { readonly text: string }>(
       run.handedOver(entry, outcome.ok);
     }
   } catch (error) {
-    throw options.signal?.aborted === true ? interrupted(options.signal.reason) : error;
+    throw options.signal?.aborted === true ? interrupted(options.signal.reason, terms) : error;
   } finally {
     await run.stop();
   }
@@ -116,7 +120,7 @@ class StreamRun<Item extends { readonly text: string }> {
     const { rows, dims } = header;
     const vectors = widen(header, body);
     this.terms.jobs.letGo(delivery);
-    return {
+    return withRows({
       kind: 'embedded',
       first,
       items,
@@ -126,7 +130,7 @@ class StreamRun<Item extends { readonly text: string }> {
       vectors,
       tokens: request.tokens,
       truncated: request.truncated ?? header.isTruncated,
-    };
+    });
   }
 
   handedOver(entry: Entry<Item>, isDelivered: boolean): void {
@@ -149,7 +153,7 @@ class StreamRun<Item extends { readonly text: string }> {
     this.wakeCaller?.();
     void this.chunks.return().catch(() => undefined);
     const open = this.entries.splice(0).flatMap(({ asked }) => asked ?? []);
-    await this.terms.jobs.abandon(open, interrupted(this.options.signal?.reason));
+    await this.terms.jobs.abandon(open, interrupted(this.options.signal?.reason, this.terms));
   }
 
   // ---- reading ahead --------------------------------------------------------------------------------------------
@@ -182,7 +186,11 @@ class StreamRun<Item extends { readonly text: string }> {
     ).catch((error: unknown) => toShoalError(error));
     if (this.input.name !== 'reading') return;
     const asked = request instanceof ShoalError ? request : this.terms.jobs.ask(request);
-    this.entries.push({ chunk, asked: asked instanceof ShoalError ? undefined : asked, outcome: outcomeOf(asked) });
+    this.entries.push({
+      chunk,
+      asked: asked instanceof ShoalError ? undefined : asked,
+      outcome: outcomeOf(asked, this.terms),
+    });
     this.charsInFlight += chunk.chars;
     const tokens = request instanceof ShoalError ? 0 : (request.tokens?.reduce((sum, count) => sum + count, 0) ?? 0);
     this.report({
@@ -198,23 +206,42 @@ class StreamRun<Item extends { readonly text: string }> {
   }
 }
 
-async function outcomeOf(asked: Asked<EmbedRequest> | ShoalError): Promise<Outcome> {
+async function outcomeOf(asked: Asked<EmbedRequest> | ShoalError, terms: StreamTerms): Promise<Outcome> {
   try {
     if (asked instanceof ShoalError) throw asked;
     return { ok: true, request: asked.request, delivery: await asked.delivery };
   } catch (error) {
-    return { ok: false, error: toShoalError(error) };
+    return { ok: false, error: shorterThere(toShoalError(error), terms) };
   }
 }
 
-function interrupted(reason: unknown): ShoalError<'INTERRUPTED'> {
+/** Rows were cut here, and are too long for the worker all the same: the two were told different lengths. */
+function shorterThere(error: ShoalError, { truncate, tokenizer }: StreamTerms): ShoalError {
+  if (error.code !== 'INPUT_TOO_LONG' || truncate !== 'end' || tokenizer === undefined) return error;
+  const [found] = error.message.split(';');
   return new ShoalError(
+    'INPUT_TOO_LONG',
+    `texts were cut at ${tokenizer.maxTokens} tokens here, and ${found}: client and worker disagree about maxTokens. ` +
+      'Start the workers with the same (--max-tokens, SHOAL_MAX_TOKENS), or ask with theirs',
+    error.fields,
+    error,
+  );
+}
+
+/** Called as an aborted call is elsewhere; a ShoalError as reason says itself why. */
+function interrupted(reason: unknown, { hasOwnId }: Pick<StreamTerms, 'hasOwnId'>): ShoalError {
+  if (isShoalError(reason, 'DEADLINE_PASSED')) return reason;
+  const what = hasOwnId
+    ? 'what is finished stays on the queue server for a while, and asking again with the same id finds it'
+    : 'its jobs are taken off the queue';
+  const error = new ShoalError(
     'INTERRUPTED',
-    'the run was stopped before all results had come; what is finished stays on the queue server for a while, ' +
-      'start it again with the same ids',
+    `the call was stopped before all its vectors had come; ${what}`,
     {},
     reason,
   );
+  error.name = 'AbortError';
+  return error;
 }
 
 function toShoalError(error: unknown): ShoalError {

@@ -3,13 +3,16 @@
 import type { OutputDtype, ShoalError } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
 import type { FaultPoints } from '@shoal/core/base';
-import type { AdmissionLimits } from '@shoal/queue';
+import type { AdmissionLimits, Waiting } from '@shoal/queue';
 
 export interface ClientModel {
   /** The store's name, e.g. "minilm"; it names the queue. */
   readonly name: string;
-  /** Revision of the weights; part of every fingerprint, so that two revisions never share a result. */
-  readonly revision: string;
+  /**
+   * Revision of the weights; part of every fingerprint, so that two revisions never share a result. Left out: that of the
+   * workers that serve the model when the client connects.
+   */
+  readonly revision?: string;
   /** Texts that go before a query or a passage, where the model has any. Used only when the client tokenizes. */
   readonly prompts?: { readonly query: string; readonly passage: string };
 }
@@ -40,6 +43,16 @@ export interface ClientOptions {
    * ADMISSION_REFUSED and `retryAfterMs`.
    */
   readonly whenFull?: 'wait' | 'fail';
+  /**
+   * How long jobs of a queue wait that no worker serves and none ever did, while others are served: most likely the
+   * model's name is wrong. Then they fail with NOT_SERVED. Milliseconds, default 30,000; Infinity waits.
+   */
+  readonly notServedAfterMs?: number;
+  /**
+   * Told why nothing comes, once nothing came for three seconds, when the reason changes and every half minute; and with
+   * undefined once results come again. Left out: it goes to `log`.
+   */
+  readonly onWaiting?: (waiting: Waiting | undefined) => void;
   /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it goes on. */
   readonly onHeldBack?: (retryAfterMs: number | undefined) => void;
   /** How much the queue takes; the same for all its producers. Default: that of the settings. */
@@ -49,7 +62,16 @@ export interface ClientOptions {
 }
 
 interface RequestOptions {
+  /** Takes the call back: it rejects with INTERRUPTED, called AbortError, and its jobs are taken off the queue. */
   readonly signal?: AbortSignal;
+  /** How long the call may take, in milliseconds. Then it rejects with DEADLINE_PASSED, and its jobs are taken back. */
+  readonly timeoutMs?: number;
+  /** The same as a moment, by this machine's clock; jobs that are not begun by then never run. A Date or epoch ms. */
+  readonly deadline?: Date | number;
+  /** Instead of the client's. */
+  readonly tenant?: string;
+  /** How long the result may lie unread, in milliseconds. Default: a quarter of an hour. */
+  readonly resultTtlMs?: number;
   /** What happens to a text with more tokens than the model takes. Default "end": it is cut there. */
   readonly truncate?: 'end' | 'error';
   readonly prompt?: 'query' | 'passage';
@@ -82,12 +104,17 @@ export interface StreamOptions extends RequestOptions {
   readonly onProgress?: (progress: StreamProgress) => void;
 }
 
-/** Vectors, row-major. f16 and i8 results are widened to f32; of binary ones a set bit is 1 and a clear bit −1. */
+/**
+ * Vectors, row-major, always as f32: f16 and i8 results are widened, and of binary ones a set bit is 1 and a clear bit
+ * −1. `output.dtype` decides how precise they are and how much the queue server holds, not what is given here.
+ */
 export interface Vectors {
   readonly rows: number;
   readonly dims: number;
   /** rows × dims values. */
   readonly vectors: Float32Array;
+  /** One of them, a view and not a copy. Throws a RangeError where there is no such row. */
+  row(index: number): Float32Array;
 }
 
 export interface EmbedResult extends Vectors {

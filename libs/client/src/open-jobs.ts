@@ -49,6 +49,8 @@ export interface OpenJobsParts extends HeldBackParts, TakingOffParts {
   readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
+  /** Somebody waits for one more. */
+  readonly onOpened?: () => void;
 }
 
 /** Jobs that ask for room together while the queue is full. */
@@ -87,6 +89,11 @@ export class OpenJobs {
     });
     parts.reader.onConnection((event) => this.connection(event));
     parts.producer.onConnection((event) => this.connection(event));
+  }
+
+  /** Jobs that are open now, and how many have ended since the client connected. */
+  standing(): { readonly open: number; readonly ended: number } {
+    return { open: this.jobs.size, ended: this.tally.delivered + this.tally.failed };
   }
 
   counts(): ClientCounts {
@@ -138,6 +145,11 @@ export class OpenJobs {
     await this.abandonJobs(left, error, 'cancel');
   }
 
+  /** Every open job fails with `error`; what of them is on the queue is taken off it. */
+  giveUpAll(error: ShoalError): void {
+    this.tasks.add(this.abandonJobs([...this.jobs.values()], error, 'cancel'));
+  }
+
   /** Abandons everything open and acknowledges what is still to be acknowledged. Safe to call twice. */
   async close(): Promise<void> {
     this.isClosed = true;
@@ -162,6 +174,7 @@ export class OpenJobs {
     this.lists.move(job, job.step);
     this.fresh++;
     this.outage.opened();
+    this.parts.onOpened?.();
     this.schedule();
     return job;
   }

@@ -5,10 +5,11 @@ import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX } from '@shoal/contract';
 import { noLog, systemClock } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
-import { Canceller, JobProducer, ResultReader, type CancelResult } from '@shoal/queue';
+import { Canceller, JobProducer, ResultReader, type CancelResult, type Waiting } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 import { closedError } from './job-request.ts';
 import { OpenJobs } from './open-jobs.ts';
+import { WaitingWatch } from './waiting-watch.ts';
 
 interface LineTerms {
   readonly queue: string;
@@ -22,6 +23,7 @@ export class QueueLine {
   private readonly queue: string;
   private readonly producer: JobProducer;
   private readonly reader: ResultReader;
+  private readonly watch: WaitingWatch;
   private canceller: Promise<Canceller> | undefined;
   private isClosed = false;
 
@@ -33,6 +35,8 @@ export class QueueLine {
       giveUpAfterMs = 60_000,
       whenFull = 'wait',
       onHeldBack,
+      notServedAfterMs = 30_000,
+      onWaiting = (waiting) => waiting !== undefined && log?.info({ ...waiting }, 'nothing has come for a while'),
     } = options;
     this.options = options;
     this.queue = queue;
@@ -49,6 +53,15 @@ export class QueueLine {
       giveUpAfterMs,
       whenFull,
       onHeldBack,
+      onOpened: () => this.watch.opened(),
+    });
+    this.watch = new WaitingWatch({
+      clock: systemClock,
+      ask: () => producer.whyWaiting(),
+      standing: () => this.jobs.standing(),
+      onWaiting,
+      notServedAfterMs,
+      onNotServed: (error) => this.jobs.giveUpAll(error),
     });
   }
 
@@ -83,8 +96,14 @@ export class QueueLine {
     return (await this.canceller).cancel(jobIds);
   }
 
+  /** Why nothing has come yet. Throws QUEUE_UNREACHABLE. */
+  whyWaiting(): Promise<Waiting> {
+    return this.producer.whyWaiting();
+  }
+
   /** Gives up what is open (INTERRUPTED), acknowledges what was delivered, closes the connections. */
   async close(): Promise<void> {
+    this.watch.stop();
     await this.jobs.close();
     this.isClosed = true;
     const canceller = await this.canceller?.catch(() => undefined);

@@ -388,7 +388,9 @@ test('a finished request whose result nobody took is fetched without computing',
     { jobId: `default~${request.jobId}` },
   );
   await expect.poll(() => plain.getJobState(`default~${request.jobId}`)).toBe('completed');
-  expect([...(await client.embed(request.texts, request)).vectors]).toEqual(request.texts.flatMap(vectorOf));
+  expect([...(await client.embed(request.texts, { jobId: request.jobId })).vectors]).toEqual(
+    request.texts.flatMap(vectorOf),
+  );
   expect(worker.rows).toBe(2);
   expect(client.counts()).toMatchObject({ ready: 1, added: 0 });
 });

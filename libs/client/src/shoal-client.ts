@@ -2,9 +2,8 @@
 // want one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { inspect } from 'node:util';
-import { MAX_ROWS_PER_JOB, ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/contract';
-import type { CancelResult } from '@shoal/queue';
+import { ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/contract';
+import type { CancelResult, Waiting } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
   ClientModel,
@@ -16,7 +15,10 @@ import type {
   StreamBlock,
   StreamOptions,
 } from './embedding.ts';
+import { checkCallOptions, checkClientOptions, checkItems, checkTexts, shown } from './options.ts';
+import { refuseOldNode } from './node-version.ts';
 import { QueueLine } from './queue-line.ts';
+import { fleetRevision } from './revision.ts';
 import {
   SimilarityCalls,
   type CosineOptions,
@@ -26,27 +28,42 @@ import {
   type Scores,
   type SpreadOptions,
 } from './similarity-calls.ts';
+import { withRows } from './with-rows.ts';
+
+refuseOldNode();
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
+/** The longest that a timer of Node waits. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
+/** A call that is too late waits no longer than this for the reason. */
+const EXPLAINED_WITHIN_MS = 500;
 
 export class ShoalClient {
   private readonly options: ClientOptions;
+  /** name@revision */
+  private readonly model: string;
   private readonly line: QueueLine;
   private readonly similarity: SimilarityCalls;
   private closing: Promise<void> | undefined;
 
-  private constructor(options: ClientOptions, line: QueueLine) {
+  private constructor(options: ClientOptions, revision: string, line: QueueLine) {
     this.options = options;
+    this.model = `${options.model.name}@${revision}`;
     this.line = line;
     this.similarity = new SimilarityCalls(options);
   }
 
-  /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
+  /**
+   * Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID, MODEL_UNKNOWN where no
+   * revision is given and no worker tells one, and a TypeError for options that cannot be.
+   */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
-    checkOptions(options);
+    checkClientOptions(options);
+    const revision = options.model.revision ?? (await fleetRevision(options));
     return new ShoalClient(
       options,
+      revision,
       await QueueLine.open(options, { queue: mainQueue(options.model.name), name: 'client' }),
     );
   }
@@ -59,16 +76,25 @@ export class ShoalClient {
    * asking again did not help, INTERRUPTED by the signal or `close`.
    */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
-    const { jobId = randomUUID(), signal, ...rest } = options;
+    checkTexts(texts);
+    checkCallOptions('embed', options);
+    const { jobId = randomUUID(), ...rest } = options;
     const isOneJob = texts.length <= this.jobTexts;
     const terms = this.terms(
       jobId,
       { class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest },
       (first) => (isOneJob ? jobId : `${jobId}-${first}`),
+      options.jobId !== undefined,
     );
     const blocks: EmbeddedBlock<unknown>[] = [];
-    for await (const block of embedStream(asItems(texts), terms, signal === undefined ? {} : { signal }))
-      if (block.kind === 'embedded') blocks.push(block);
+    const limited = this.limited(options);
+    try {
+      const signal = limited.signal === undefined ? {} : { signal: limited.signal };
+      for await (const block of embedStream(asItems(texts), terms, signal))
+        if (block.kind === 'embedded') blocks.push(block);
+    } finally {
+      limited.end();
+    }
     return joined(texts.length, blocks);
   }
 
@@ -82,12 +108,16 @@ export class ShoalClient {
     texts: AsyncIterable<Item> | Iterable<Item>,
     options: StreamOptions = {},
   ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+    checkItems(texts);
+    checkCallOptions('embedStream', options);
     const { runId = randomUUID(), ...rest } = options;
-    return embedStream(
-      texts,
-      this.terms(runId, { class: 'bulk', ...rest }, (first) => `${runId}-${first}`),
-      rest,
+    const terms = this.terms(
+      runId,
+      { class: 'bulk', ...rest },
+      (first) => `${runId}-${first}`,
+      options.runId !== undefined,
     );
+    return this.limitedStream(texts, terms, rest);
   }
 
   /**
@@ -96,11 +126,9 @@ export class ShoalClient {
    * COLLECTION_UNKNOWN, COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID,
    * RESULT_TOO_LARGE or OUT_OF_VRAM.
    */
-  async topK(
-    collection: string,
-    queries: Queries,
-    { k, metric, names, ...options }: RankingOptions,
-  ): Promise<Ranking[]> {
+  async topK(collection: string, queries: Queries, given: RankingOptions): Promise<Ranking[]> {
+    checkCallOptions('topK', given);
+    const { k, metric, names, ...options } = given;
     return this.similarity.rankings(
       { kind: 'topk', collection, k, metric, names },
       await this.vectorsOf(queries, options.signal),
@@ -116,8 +144,10 @@ export class ShoalClient {
     collection: string,
     queries: Queries,
     candidates: readonly RowIds[],
-    { k, metric, names, ...options }: RankingOptions,
+    asked: RankingOptions,
   ): Promise<Ranking[]> {
+    checkCallOptions('rescore', asked);
+    const { k, metric, names, ...options } = asked;
     const lists = candidates.map(rowIdsOf);
     const given = 'dims' in queries ? matrixOf(queries) : queries;
     const count = 'dims' in given ? given.rows : given.length;
@@ -138,8 +168,10 @@ export class ShoalClient {
   async cosine(
     queries: Queries,
     others: { readonly collection: string } | Queries,
-    { metric, ...options }: CosineOptions = {},
+    asked: CosineOptions = {},
   ): Promise<Scores> {
+    checkCallOptions('cosine', asked);
+    const { metric, ...options } = asked;
     const matrix = await this.vectorsOf(queries, options.signal);
     if ('collection' in others)
       return this.similarity.scores({ kind: 'cosine', collection: others.collection, metric }, matrix, options);
@@ -155,6 +187,7 @@ export class ShoalClient {
    * set. A seed is a node, or a node and its activation. Also rejects with GRAPH_INVALID.
    */
   async spread(graph: string, seeds: readonly SeedSet[], options: SpreadOptions): Promise<Ranking[]> {
+    checkCallOptions('spread', options);
     return this.similarity.spread({ graph, ...options }, seeds);
   }
 
@@ -171,6 +204,11 @@ export class ShoalClient {
     return results.filter(({ outcome }) => outcome !== 'unknown');
   }
 
+  /** Why what is asked for has not come yet: one look at the queue. Throws QUEUE_UNREACHABLE. */
+  whyWaiting(): Promise<Waiting> {
+    return this.line.whyWaiting();
+  }
+
   /** What happened to this client's jobs since it connected. */
   counts(): ClientCounts {
     return this.line.jobs.counts();
@@ -182,6 +220,51 @@ export class ShoalClient {
    */
   close(): Promise<void> {
     return (this.closing ??= Promise.all([this.line.close(), this.similarity.close()]).then(() => undefined));
+  }
+
+  /** `await using client = await ShoalClient.connect(…)` closes it at the end of the block. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  private async *limitedStream<Item extends { readonly text: string }>(
+    texts: AsyncIterable<Item> | Iterable<Item>,
+    terms: StreamTerms,
+    options: StreamOptions,
+  ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+    const limited = this.limited(options);
+    const { signal: _, ...rest } = options;
+    try {
+      yield* embedStream(texts, terms, limited.signal === undefined ? rest : { ...rest, signal: limited.signal });
+    } finally {
+      limited.end();
+    }
+  }
+
+  /** The caller's signal and its time limits as one; `end` forgets the timer. */
+  private limited({ signal, timeoutMs = Infinity, deadline }: EmbedOptions | StreamOptions): {
+    readonly signal: AbortSignal | undefined;
+    readonly end: () => void;
+  } {
+    const ms = Math.min(timeoutMs, deadline === undefined ? Infinity : Math.max(0, Number(deadline) - Date.now()));
+    if (ms === Infinity) return { signal, end: () => undefined };
+    const late = new AbortController();
+    const timer = setTimeout(
+      () => void this.tooLate(ms).then((error) => late.abort(error)),
+      Math.min(ms, MAX_TIMER_MS),
+    );
+    const end = (): void => clearTimeout(timer);
+    return { signal: signal === undefined ? late.signal : AbortSignal.any([signal, late.signal]), end };
+  }
+
+  /** Says why, as far as the queue server tells it soon. */
+  private async tooLate(ms: number): Promise<ShoalError<'DEADLINE_PASSED'>> {
+    const soon = new Promise<undefined>((resolve) => void setTimeout(resolve, EXPLAINED_WITHIN_MS, undefined).unref());
+    const waiting = await Promise.race([this.line.whyWaiting().catch(() => undefined), soon]);
+    const why = waiting === undefined ? '' : `: ${waiting.message}`;
+    return new ShoalError('DEADLINE_PASSED', `the vectors had not come within ${ms / 1_000} s${why}`, {
+      timeoutMs: ms,
+    });
   }
 
   private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
@@ -203,15 +286,17 @@ export class ShoalClient {
 
   private terms(
     id: string,
-    { truncate = 'end', prompt, output, class: kind }: EmbedOptions,
+    { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, ...given }: EmbedOptions,
     idOf: (first: number) => string,
+    hasOwnId: boolean,
   ): StreamTerms {
-    const { model, tokenizer, tenant = 'default', maxInFlightJobs = 64 } = this.options;
+    const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
+    const tenant = given.tenant ?? this.options.tenant ?? 'default';
     if (prompt !== undefined && model.prompts !== undefined && !hasPrompts(model.prompts))
       throw noPrompts(model, prompt);
     return {
       requestId: `${tenant}~${id}`,
-      model: `${model.name}@${model.revision}`,
+      model: this.model,
       prompts: model.prompts,
       tokenizer,
       tenant,
@@ -220,6 +305,9 @@ export class ShoalClient {
       prompt,
       output,
       class: kind,
+      deadline: deadline === undefined ? undefined : Math.trunc(Number(deadline)),
+      resultTtlMs,
+      hasOwnId,
       jobs: this.line.jobs,
       maxInFlightJobs,
       jobTexts: this.jobTexts,
@@ -240,24 +328,6 @@ function noPrompts({ name }: ClientModel, prompt: string): ShoalError<'JOB_INVAL
       'without it. Leave it out, or import the model with --query-prompt and --passage-prompt',
     { model: name, prompt },
   );
-}
-
-function checkOptions({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {
-  const problems = [
-    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB
-      ? []
-      : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
-    ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1
-      ? []
-      : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
-    ...(/^[^:~]{1,128}$/.test(tenant) && tenant.isWellFormed()
-      ? []
-      : [
-          `tenant is "${tenant.toWellFormed()}"; it is part of every job id, so it has 1 to 128 characters ` +
-            'without ":" and "~", and no half of a surrogate pair',
-        ]),
-  ];
-  if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
 }
 
 /**
@@ -302,10 +372,6 @@ function rowIdsOf(ids: RowIds, query: number): BigUint64Array {
   });
 }
 
-function shown(value: unknown): string {
-  return inspect(value, { depth: 0, maxArrayLength: 3, maxStringLength: 40 });
-}
-
 function* asItems(texts: readonly string[]): Generator<{ readonly text: string }, void, undefined> {
   for (const text of texts) yield { text };
 }
@@ -318,7 +384,7 @@ function joined(rows: number, blocks: readonly EmbeddedBlock<unknown>[]): EmbedR
   const tokens = blocks.every((block) => block.tokens !== undefined)
     ? blocks.flatMap((block) => block.tokens ?? [])
     : undefined;
-  return { rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks) };
+  return withRows({ rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks) });
 }
 
 function joinedTruncated(blocks: readonly EmbeddedBlock<unknown>[]): readonly number[] | boolean {

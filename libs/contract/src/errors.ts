@@ -29,6 +29,7 @@ export const ERROR_CODES = {
   // the queue
   LEASE_LOST: 'Another worker may have the job by now.',
   QUEUE_UNREACHABLE: 'The queue server does not answer.',
+  NOT_SERVED: 'No worker serves this queue and none ever did, while others are served.',
   QUEUE_STUCK: 'Jobs wait in the queue, but claiming brings none.',
   QUEUE_DAMAGED: 'A key of the queue is of another type than it should be.',
   QUEUE_UNSAFE: 'The queue server is configured so that it can lose jobs.',

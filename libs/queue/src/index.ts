@@ -55,6 +55,7 @@ export type { Again } from './producer/job-verdict.ts';
 export type { OldestWaiting } from './producer/waiting-jobs.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './producer/queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './producer/result-reader.ts';
+export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';
 export {
   WorkerPresence,
   liveWorkers,

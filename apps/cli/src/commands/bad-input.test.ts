@@ -19,6 +19,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection } from '@shoal/similarity';
+import { refuseMissingPrompt } from './embed.ts';
 import { SHOAL, Sandbox, says, watch, type Result, type RunOptions } from '../testing/shoal-process.ts';
 
 let box: Sandbox;
@@ -291,6 +292,15 @@ describe('a call', () => {
       { code: 2, message: 'maxTokens is 8000; tiny-random takes rows of' },
       { input: 'x' },
     );
+  });
+
+  test('with a prompt that the model does not have', () => {
+    expect(() => refuseMissingPrompt({ name: 'm', prompts: { query: '', passage: '' } }, 'passage')).toThrow(
+      /--prompt passage: the model m has no prompts.*Leave out --prompt/,
+    );
+    const prompts = { query: 'query: ', passage: '' };
+    for (const prompt of ['query', 'passage', undefined] as const)
+      expect(() => refuseMissingPrompt({ name: 'm', prompts }, prompt)).not.toThrow();
   });
 
   test('with a flag, command or value that does not exist', async () => {

@@ -1,4 +1,6 @@
-import { readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Sandbox } from '../testing/shoal-process.ts';
 
@@ -167,3 +169,54 @@ test('vectors of a model that nobody knows are searched and appended to only wit
     stderr: expect.stringContaining('t.txt is a file, and none of vectors'),
   });
 });
+
+test('a build of texts that is interrupted keeps its rows, and the same command goes on with them', async () => {
+  const count = 1_500;
+  writeFileSync(
+    box.path('many.jsonl'),
+    Array.from(
+      { length: count },
+      (_, row) => `${JSON.stringify({ id: `n${row}`, text: `text number ${row}` })}\n`,
+    ).join(''),
+  );
+  const folder = join(box.cacheDir, 'collections');
+  const first = box.start(['index', 'build', 'many', 'many.jsonl']);
+  const state = join(folder, '.many.shoal-build.json');
+  while (!existsSync(state) || !/"rows": [1-9]/.test(readFileSync(state, 'utf8'))) {
+    if (first.child.exitCode !== null) throw new Error(`the build ended too early:\n${first.stderr()}`);
+    await sleep(20);
+  }
+  first.child.kill('SIGINT');
+  expect(await first.ended).toMatchObject({
+    code: 130,
+    stderr: expect.stringMatching(
+      /[\d,]+ of (about )?[\d,]+ rows kept; the same command goes on with them: shoal index build many many\.jsonl\n/,
+    ),
+  });
+  expect(
+    await box.run(['index', 'build', 'many', 'many.jsonl', '--on-error', 'skip', '--id-field', 'id']),
+  ).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(
+      /rows of an unfinished build of many are kept.*\n {2}--id-field was not given and is id/,
+    ),
+  });
+  const second = await box.run(['index', 'build', 'many', 'many.jsonl']);
+  expect(second).toMatchObject({
+    code: 0,
+    stderr: expect.stringMatching(
+      /goes on with many behind [\d,]+ rows of an interrupted run[\s\S]*many@1: 1,500 rows/,
+    ),
+  });
+  expect(readdirSync(folder)).toEqual(['many']);
+  expect(await box.run(['index', 'build', 'quiet', 'many.jsonl', '-q'])).toMatchObject({ code: 0 });
+  const [found, quiet] = await Promise.all(
+    ['many', 'quiet'].map(async (name) => {
+      const { stdout } = await box.run(['search', name, 'text number 77', '-k', '50', '--json', '-q']);
+      const { found: hits }: { found: { id: string; name: string }[] } = JSON.parse(stdout);
+      return hits.map(({ id, name: called }) => `${id} ${called}`);
+    }),
+  );
+  expect(found).toEqual(quiet);
+  expect(found!.filter((hit) => !/^(\d+) n\1$/.test(hit))).toEqual([]);
+}, 120_000);

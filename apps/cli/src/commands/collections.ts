@@ -26,17 +26,21 @@ import {
   type RowSource,
   type RowType,
 } from '@shoal/similarity';
-import { checkInputs, refuseFieldsWithoutEffect, totalBytes } from '../input/files.ts';
+import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
 import { readLines } from '../input/lines.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import { ReadingNotes } from '../input/reading-notes.ts';
 import type { TextFormat, TextRecord } from '../input/record.ts';
 import { decodeLine } from '../input/utf8.ts';
+import { SkippedList } from '../output/beside.ts';
+import type { Block } from '../output/row-form.ts';
+import { READING_RULES, READING_RULES_NAME, type RunRequest, type RunState } from '../output/run-state.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { collectionSettings, type CollectionSettings } from '../search/collection-settings.ts';
+import { withKeptBuild, type KeptBuild } from '../search/kept-build.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
-import { print, say, type Terminal } from '../terminal.ts';
+import { commandOf, print, say, type Terminal } from '../terminal.ts';
 
 export interface IndexFlags {
   readonly json?: boolean;
@@ -59,6 +63,10 @@ export interface BuildFlags extends IndexFlags {
   /** Of an Arrow file: the column of the vectors. */
   readonly column?: string;
   readonly onError: 'fail' | 'skip';
+  /** Without what an interrupted build has kept. */
+  readonly fresh?: boolean;
+  /** Milliseconds. */
+  readonly waitLimit?: number;
   /** Settings, which are here as well to tell what was asked for in this call from what is set for all. */
   readonly model?: string;
   readonly maxTokens?: string;
@@ -148,15 +156,17 @@ async function buildFromTexts(
   const inputs = await checkInputs(files, flags.format);
   refuseFieldsWithoutEffect(inputs, flags);
   const { textField, idField, delimiter, header: hasHeader, onError } = flags;
+  const skipped = new SkippedList();
   const records = new RecordReader(terminal, inputs, {
     textField,
     idField,
     delimiter,
     hasHeader,
     skipsBad: onError === 'skip',
+    onSkip: (record) => skipped.add(record),
     hasOneColumn: false,
   });
-  const options = { settings, isQuiet: flags.quiet === true };
+  const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   if (await records.isEmpty())
     throw new ShoalError(
       'COLLECTION_EMPTY',
@@ -167,22 +177,104 @@ async function buildFromTexts(
   const model = await fetchModel(terminal, await modelFor(folder, name, settings, flags), options);
   const about = { model: `${model.name}@${model.revision}` };
   if (flags.append === true) await refuseOtherModel(folder, name, about.model);
-  return withSession(terminal, { ...options, settings: { ...settings, model: model.name }, model }, async (session) => {
-    const bar = rowProgress(terminal, flags.quiet !== true);
-    try {
-      const source = embedded(terminal, session, records, (rows) =>
-        bar.update(rows, records.estimateTotal(totalBytes(inputs))),
-      );
-      const info = await write({ terminal, settings, folder, name, flags }, source, {
-        about,
-        dims: model.dims,
-        signal: session.signal,
-      });
+  const place = { terminal, settings, folder, name, flags };
+  const sessionTerms = { ...options, settings: { ...settings, model: model.name }, model };
+  const request = buildRequest(about.model, inputs, settings, flags);
+  const terms = {
+    folder,
+    name,
+    request,
+    dims: model.dims,
+    skipped,
+    isFresh: flags.fresh === true,
+    isRepeatable: isRepeatable(inputs),
+  };
+  return withKeptBuild(terminal, terms, (kept) =>
+    withSession(terminal, sessionTerms, async (session) => {
+      await embedInto(terminal, session, { kept, records, inputs, skipped, flags });
+      const info = await write(place, kept.rows(), { about, dims: model.dims, signal: session.signal });
+      const listed = await kept.done();
+      if (listed !== undefined && flags.quiet !== true)
+        say(terminal, `${skipped.size.toLocaleString('en')} records without a row, listed in ${listed}`);
       return { info, notes: records.notes };
-    } finally {
-      bar.stop();
+    }),
+  );
+}
+
+/** Everything that decides what the rows are. */
+function buildRequest(
+  model: string,
+  inputs: readonly Input[],
+  settings: Settings,
+  { textField, idField, delimiter, header, onError }: BuildFlags,
+): RunRequest {
+  const options = {
+    '--format': inputs.map(({ format }) => format).join(', '),
+    '--text-field': textField,
+    '--id-field': idField,
+    '--delimiter': delimiter,
+    '--no-header': header ? undefined : true,
+    '--on-error': onError,
+    '--max-tokens': settings.maxTokens,
+    [READING_RULES_NAME]: READING_RULES,
+  };
+  const given = Object.entries(options).flatMap(([flag, value]) =>
+    value === undefined ? [] : [[flag, String(value)] as const],
+  );
+  return {
+    inputs: inputs.flatMap(({ identity }) => (identity === undefined ? [] : [identity])),
+    model,
+    options: Object.fromEntries(given),
+  };
+}
+
+interface BuildRun {
+  readonly kept: KeptBuild;
+  readonly records: RecordReader;
+  readonly inputs: readonly Input[];
+  readonly skipped: SkippedList;
+  readonly flags: BuildFlags;
+}
+
+/** Embeds what is not kept yet; what came is kept whatever happens. */
+async function embedInto(terminal: Terminal, session: Session, run: BuildRun): Promise<void> {
+  const { kept, records, inputs, skipped, flags } = run;
+  const bar = rowProgress(terminal, flags.quiet !== true);
+  let { rows } = kept.state;
+  try {
+    for await (const block of embedded(terminal, session, { records, skipped, state: kept.state })) {
+      await kept.writer.write(block);
+      bar.update((rows += block.records.length), records.estimateTotal(totalBytes(inputs)));
     }
-  });
+  } catch (error) {
+    await tellWhatIsKept(terminal, run);
+    throw error;
+  } finally {
+    bar.stop();
+  }
+  await kept.writer.abandon(); // every row and name is on the disk, and counted
+}
+
+async function tellWhatIsKept(terminal: Terminal, { kept, records, inputs }: BuildRun): Promise<void> {
+  const before = kept.writer.state.rows;
+  const rows = await kept.keep();
+  const total = records.estimateTotal(totalBytes(inputs));
+  const of = total === undefined ? '' : ` of ${records.isAtEnd ? '' : 'about '}${total.toLocaleString('en')}`;
+  if (rows > 0)
+    say(
+      terminal,
+      `${rows.toLocaleString('en')}${of} rows kept; the same command goes on with them: ${commandOf(terminal, ['--fresh'])}`,
+    );
+  else if (before > 0)
+    say(
+      terminal,
+      `${before.toLocaleString('en')} rows not kept: standard input or a pipe cannot be read again; from a file the ` +
+        'same command would go on with them',
+    );
+}
+
+function isRepeatable(inputs: readonly Input[]): boolean {
+  return inputs.every(({ identity }) => identity !== undefined);
 }
 
 function refuseFlagsOfTexts({ model, maxTokens, textField, idField, delimiter, header, onError }: BuildFlags): void {
@@ -259,14 +351,15 @@ async function refuseOtherModel(folder: string, name: string, model: string): Pr
     );
 }
 
+/** Rows as the writer takes them, each called as a search shows it. */
 async function* embedded(
   terminal: Terminal,
   session: Session,
-  records: RecordReader,
-  onRows: (rows: number) => void,
-): AsyncGenerator<RowBatch> {
-  let rows = 0;
-  for await (const block of session.client.embedStream(records.from(0, undefined), {
+  { records, skipped, state }: Pick<BuildRun, 'records' | 'skipped'> & { readonly state: RunState },
+): AsyncGenerator<Block> {
+  for await (const block of session.client.embedStream(records.from(state.position, undefined), {
+    runId: state.runId,
+    startAt: state.position,
     signal: session.signal,
     ...(hasPrompts(session.model.prompts) && { prompt: 'passage' as const }),
     truncate: 'end',
@@ -274,10 +367,13 @@ async function* embedded(
     session.noteProgress();
     if (block.kind === 'skipped') {
       say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
+      for (const { index, file, line, id } of block.items)
+        skipped.add({ index, file, line, id, reason: block.error.message });
       continue;
     }
-    yield { dims: block.dims, vectors: block.vectors, names: block.items.map(nameOf) };
-    onRows((rows += block.rows));
+    for (const { index } of block.items) skipped.hasRow(index);
+    const named = block.items.map((item) => ({ id: nameOf(item), index: item.index, text: item.text }));
+    yield { records: named, dims: block.dims, vectors: block.vectors, position: block.first + block.rows };
   }
   session.signal.throwIfAborted();
 }

@@ -4,6 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { basename } from 'node:path';
+import { hasPrompts } from '@shoal/client';
 import { ShoalError } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
@@ -24,7 +25,14 @@ import {
   type ByteSink,
   type RowWriter,
 } from '../output/row-writer.ts';
-import { differences, readRunState, type RunRequest, type RunState } from '../output/run-state.ts';
+import {
+  READING_RULES,
+  READING_RULES_NAME,
+  differences,
+  readRunState,
+  type RunRequest,
+  type RunState,
+} from '../output/run-state.ts';
 import {
   checkTarget,
   existingShards,
@@ -56,6 +64,10 @@ export interface EmbedFlags {
   readonly dimensions?: number;
   readonly resume?: boolean;
   readonly fresh?: boolean;
+  readonly tenant?: string;
+  readonly class?: 'interactive' | 'bulk';
+  /** Milliseconds. */
+  readonly waitLimit?: number;
   readonly quiet?: boolean;
 }
 
@@ -88,10 +100,11 @@ async function embedClaimed(
     hasOneColumn: format === 'arrow',
   });
   const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped };
-  const options = { settings, isQuiet: flags.quiet === true };
+  const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const isEmpty = await records.isEmpty();
   const model = await fetchModel(terminal, settings.model, options);
   refuseDimensions(model, flags.dimensions);
+  refuseMissingPrompt(model, flags.prompt);
   const asked = runRequest(model, request);
   const goesOnWith = refuseOtherRun(target, earlier, asked);
   const dims = flags.dimensions ?? model.dims;
@@ -176,6 +189,8 @@ async function stream(
         truncate: flags.truncate,
         onError: flags.onError,
         ...(flags.prompt === undefined ? {} : { prompt: flags.prompt }),
+        ...(flags.tenant === undefined ? {} : { tenant: flags.tenant }),
+        ...(flags.class === undefined ? {} : { class: flags.class }),
         ...(flags.dimensions === undefined ? {} : { output: { dimensions: flags.dimensions } }),
       },
     );
@@ -284,6 +299,20 @@ function nameOfUnrepeatable(inputs: readonly Input[]): string {
   return inputs.find(({ identity }) => identity === undefined)?.name ?? 'the input';
 }
 
+/** Whoever asks for a prompt would otherwise get vectors without one, and never know. */
+export function refuseMissingPrompt(
+  { name, prompts }: Pick<StoredModel, 'name' | 'prompts'>,
+  prompt: 'query' | 'passage' | undefined,
+): void {
+  // one of the two may be empty on purpose: many models have a prompt for queries alone
+  if (prompt === undefined || hasPrompts(prompts)) return;
+  throw new ShoalError(
+    'USAGE',
+    `--prompt ${prompt}: the model ${name} has no prompts, so that the texts would be embedded as they are. Leave out ` +
+      '--prompt, or import the model with --query-prompt and --passage-prompt',
+  );
+}
+
 /** What an interrupted run left, when it is to be continued. */
 async function findEarlierRun(
   target: Target,
@@ -346,9 +375,6 @@ async function checkShards(
   );
 }
 
-/** Counted up when the same file becomes other rows: a run of an older version is not gone on with then. */
-const READING_RULES = 2;
-
 function runRequest(model: StoredModel, { settings, flags, inputs, format }: Request): RunRequest {
   const options = {
     '--output-format': format,
@@ -364,7 +390,7 @@ function runRequest(model: StoredModel, { settings, flags, inputs, format }: Req
     '--truncate': flags.truncate,
     '--dimensions': flags.dimensions,
     '--max-tokens': settings.maxTokens,
-    'rules by which this version reads files': READING_RULES,
+    [READING_RULES_NAME]: READING_RULES,
   };
   const given = Object.entries(options).flatMap(([flag, value]) =>
     value === undefined ? [] : [[flag, String(value)] as const],

@@ -192,6 +192,8 @@ function describeComparers(workers: Workers): string {
 const TAKER_HEAD = ['CPU WORKER', 'TAKES FROM THE MAIN LANE', 'BREAK-EVEN BACKLOG, TOKENS SHORT/MEDIUM/LONG'];
 
 function describeTakers(workers: Workers): string {
+  const hasOtherDevices = workers.some(({ facts }) => facts !== undefined && facts.device !== 'cpu');
+  if (!hasOtherDevices) return ''; // nobody to take from
   const takers = workers.flatMap(({ workerId, facts }) =>
     facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]],
   );

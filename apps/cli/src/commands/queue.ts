@@ -5,7 +5,7 @@ import { ERROR_CODES, ShoalError } from '@shoal/contract';
 import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
-import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
+import { refuseUnseen, withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface QueueFlags {
@@ -30,7 +30,8 @@ export interface CleanFlags extends QueueFlags {
 const STEP_JOBS = 200;
 
 export async function counts(terminal: Terminal, flags: QueueFlags): Promise<void> {
-  await withAdmin(terminal, flags, async (admin) => {
+  await withAdmin(terminal, flags, async (admin, place) => {
+    await refuseUnseen(place);
     const counted = await admin.counts();
     await print(terminal, flags.json === true ? asJson(counted) : describe(counted));
   });

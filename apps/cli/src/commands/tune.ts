@@ -2,12 +2,12 @@
 // comparing, and keeps what it found; workers that start here afterwards use it. Prints a table of what was tried, with
 // the preset beside the choice.
 
-import { availableParallelism } from 'node:os';
+import { availableParallelism, loadavg } from 'node:os';
 import { ShoalError } from '@shoal/contract';
 import { cacheFolder, liveBytes, type MemoryLaw, type Settings } from '@shoal/core';
 import { openTokenizer } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
-import { tune as tuneDevice, type TuneReport } from '@shoal/worker';
+import { forgetTuned, tune as tuneDevice, tunedProfiles, type TuneReport, type TunedProfile } from '@shoal/worker';
 import type { ComparingReport } from '@shoal/worker/similarity';
 import { shareProgress } from '../progress.ts';
 import { fetchModel } from '../processes/session.ts';
@@ -17,16 +17,24 @@ import { print, say, type Terminal } from '../terminal.ts';
 export interface TuneFlags {
   readonly json?: boolean;
   readonly quiet?: boolean;
+  /** Only shows what is kept. */
+  readonly show?: boolean;
+  /** Only forgets it. */
+  readonly undo?: boolean;
 }
 
 export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
+  if (flags.show === true || flags.undo === true)
+    return kept(terminal, flags, cacheFolder(settings.cacheDir, terminal.environment));
   if (settings.device.startsWith('sim'))
     throw new ShoalError(
       'CONFIG_INVALID',
       `device ${settings.device} is simulated and has nothing to measure; tune cpu or gpu:<index>`,
     );
   const isQuiet = flags.quiet === true || flags.json === true;
+  const load = busyWords(loadavg()[0] ?? 0, availableParallelism());
+  if (load !== undefined && flags.quiet !== true) say(terminal, load);
   if (settings.kind === 'similarity') return tuneSimilarity(terminal, flags, settings, isQuiet);
   const model = await fetchModel(terminal, settings.model, { settings, isQuiet });
   const tokenizer = await openTokenizer(
@@ -52,11 +60,50 @@ export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> 
     });
     progress.stop();
     await print(terminal, flags.json === true ? `${JSON.stringify(report)}\n` : tableOf(model.name, report));
-    if (!isQuiet)
-      say(terminal, `kept in ${report.path}; workers of ${model.name} on this device use it from their next start`);
+    if (!isQuiet) say(terminal, keptWords(model.name, report));
   } finally {
     progress.stop();
   }
+}
+
+/** What else runs is measured as well: said before two minutes are spent. */
+export function busyWords(load: number, cores: number): string | undefined {
+  if (load <= cores / 2) return undefined;
+  return (
+    `this machine is busy (load average ${load.toFixed(1)} on ${cores} ${cores === 1 ? 'core' : 'cores'}), and what else ` +
+    'runs on it is measured as well; what noise decides is not kept'
+  );
+}
+
+export function keptWords(modelName: string, { isCertain, path, presetTokens, kneeTokens }: TuneReport): string {
+  if (isCertain && path !== undefined)
+    return `kept in ${path}; workers of ${modelName} on this device use it from their next start (shoal tune --undo)`;
+  return (
+    `the preset of ${presetTokens ?? kneeTokens} padded tokens stays: nothing beat it by more than the rounds differ ` +
+    'among themselves. Tune again when nothing else runs'
+  );
+}
+
+/** --show and --undo. */
+async function kept(terminal: Terminal, flags: TuneFlags, cacheDir: string): Promise<void> {
+  const profiles = await tunedProfiles(cacheDir);
+  if (flags.undo === true) for (const profile of profiles) await forgetTuned(profile);
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify(profiles.map(({ path, profile }) => ({ path, ...profile })))}
+`,
+    );
+  if (profiles.length === 0) say(terminal, 'shoal tune has kept nothing here; workers begin with their presets');
+  await print(terminal, profiles.map(profileLine).join(''));
+  if (flags.undo === true && profiles.length > 0 && flags.quiet !== true)
+    say(terminal, 'forgotten; workers begin with their presets from their next start');
+}
+
+function profileLine({ path, profile: { key, kneeTokens, lanes, measuredAt } }: TunedProfile): string {
+  const beside = lanes === undefined ? '' : `, ${lanes} lanes`;
+  return `${key.deviceKind}, ${key.precision}: ${kneeTokens} padded tokens${beside}, measured ${measuredAt}  ${path}
+`;
 }
 
 /** From which sizes on the GPU is faster at comparing. */
@@ -110,14 +157,18 @@ export function breakEvenTable({ device, key, breakEvens, seconds }: ComparingRe
 export function tableOf(modelName: string, report: TuneReport): string {
   const { device, key, tried, kneeTokens, lanes: chosenLanes, presetTokens, seconds } = report;
   const best = Math.max(...tried.map(({ textsPerSecond }) => textsPerSecond));
-  const lines = tried.map(({ maxPaddedTokens, lanes, textsPerSecond }) => {
+  const lines = tried.map(({ maxPaddedTokens, lanes, textsPerSecond, spread }) => {
     const isChosen = maxPaddedTokens === kneeTokens && lanes === chosenLanes;
-    const marks = [isChosen ? '← chosen' : '', maxPaddedTokens === presetTokens ? '(preset)' : '']
+    const marks = [
+      isChosen ? (report.isCertain ? '← chosen' : '← stays') : '',
+      maxPaddedTokens === presetTokens ? '(preset)' : '',
+    ]
       .filter(Boolean)
       .join(' ');
     return (
       `${laneColumn(lanes)}${String(maxPaddedTokens).padStart(13)}  ${rate(textsPerSecond).padStart(9)}  ` +
-      `${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ${marks}`
+      `${`${Math.round((100 * textsPerSecond) / best)} %`.padStart(6)}  ` +
+      `${(spread === undefined ? '' : `± ${Math.round(50 * spread)} %`).padStart(6)}  ${marks}`
     ).trimEnd();
   });
   return [
@@ -125,7 +176,7 @@ export function tableOf(modelName: string, report: TuneReport): string {
       `${key.precision}${chosenLanes === undefined ? '' : ', native encoder'}), measured in ` +
       `${Math.round(seconds)} s`,
     '',
-    `${chosenLanes === undefined ? '' : 'lanes  '}padded tokens    texts/s  of best`,
+    `${chosenLanes === undefined ? '' : 'lanes  '}padded tokens    texts/s  of best  spread`,
     ...lines,
     '',
     ...memoryLines(report),

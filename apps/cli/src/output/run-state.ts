@@ -31,6 +31,11 @@ export interface RunState {
   readonly command?: string;
 }
 
+/** Counted up when the same file becomes other rows: a run of an older version is not gone on with then. */
+export const READING_RULES = 2;
+/** What they are called among the options of a request. */
+export const READING_RULES_NAME = 'rules by which this version reads files';
+
 /** How often rows that came are made safe; what came after the last time is computed again by a resumed run. */
 export const CHECKPOINT_MS = 1_000;
 

@@ -4,6 +4,7 @@
 import { ShoalError, mainQueue } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
 import { attachRunningServer } from '@shoal/private-server';
+import { BoardQueues } from '@shoal/queue';
 import { settingsOf } from '../settings.ts';
 import type { Terminal } from '../terminal.ts';
 
@@ -33,5 +34,25 @@ export async function withRunningQueue(
     await use({ redisUrl: server.url, prefix: settings.prefix, queue: flags.queue ?? mainQueue(settings.model) });
   } finally {
     await server.release();
+  }
+}
+
+/**
+ * Zeros of a queue that nobody ever used look like an idle one: a name that this server has never seen, while it has
+ * others, is most likely written wrongly. Throws USAGE with those that there are.
+ */
+export async function refuseUnseen({ redisUrl, prefix, queue }: RunningQueue): Promise<void> {
+  const board = await BoardQueues.connect({ redisUrl, prefix });
+  try {
+    const names = (await board.find()).map(({ name }) => name);
+    if (names.length === 0 || names.includes(queue)) return;
+    throw new ShoalError(
+      'USAGE',
+      `this server has never seen a queue ${queue}; there are ${names.join(', ')}. Name one with --queue, or its model ` +
+        'with --model (SHOAL_MODEL)',
+      { queue, names },
+    );
+  } finally {
+    await board.close();
   }
 }

@@ -2,13 +2,14 @@
 // order, each said aloud when it takes starting; released in the reverse order on every way out. What can be refused by
 // looking at the model alone is refused before a server or a worker starts.
 
-import { mainQueue } from '@shoal/contract';
+import { ShoalError, isShoalError, mainQueue } from '@shoal/contract';
 import { cacheFolder, type Settings, type Tokenizer } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer, pullModel, type StoredModel } from '@shoal/models';
 import { checkServer, closeConnection, liveWorkers, openConnection, untilReady, type Redis } from '@shoal/queue';
 import { attachServer } from '@shoal/private-server';
 import { WorkerKeeper, forkWorker } from './keep-worker.ts';
+import { WaitingNotice } from './waiting-notice.ts';
 import { downloadProgress } from '../progress.ts';
 import { settingsEnvironment } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
@@ -26,6 +27,8 @@ export interface Session {
 export interface SessionOptions {
   readonly settings: Settings;
   readonly isQuiet: boolean;
+  /** Nothing came for so long for a reason that somebody has to remove: the command ends. Undefined: it waits. */
+  readonly waitLimitMs?: number | undefined;
 }
 
 /** Runs `use` with everything in place; nothing that was started here is left when this resolves or rejects. */
@@ -124,12 +127,19 @@ export async function withConnection<Result>(
   const leave = (): void => void closeConnection(connection);
   signal.addEventListener('abort', leave, { once: true });
   try {
-    await untilReady(connection, redisUrl);
+    await untilReady(connection, redisUrl).catch(withTheOtherCure);
     return await use(connection);
   } finally {
     signal.removeEventListener('abort', leave);
     await closeConnection(connection);
   }
+}
+
+/** A command that starts a server of its own where none is set says so; a client of the SDK cannot. */
+function withTheOtherCure(error: unknown): never {
+  if (isShoalError(error, 'QUEUE_UNREACHABLE') && error.message.endsWith(' to one that runs'))
+    throw new ShoalError(error.code, `${error.message}; unset, Shoal starts its own`, error.fields, error);
+  throw error;
 }
 
 interface WorkerSessionOptions extends SessionOptions {
@@ -151,7 +161,8 @@ async function withWorker<Result>(
       .warnings)
       if (!options.isQuiet) say(terminal, warning);
     const keeper = keepWorkerFor(terminal, options, connection);
-    const failed = AbortSignal.any([keeper.failed, server.lost]);
+    const waiting = new WaitingNotice(terminal, options);
+    const failed = AbortSignal.any([keeper.failed, server.lost, waiting.tooLong]);
     try {
       const client = await ShoalClient.connect({
         redisUrl: server.redisUrl,
@@ -160,6 +171,8 @@ async function withWorker<Result>(
         tokenizer,
         limits: settings,
         onHeldBack: holdBackNotice(terminal, options),
+        onWaiting: (found) => waiting.tell(found, client.counts()),
+        notServedAfterMs: Infinity, // with no worker, one is started here
       });
       try {
         return await use({
@@ -172,6 +185,7 @@ async function withWorker<Result>(
       } catch (error) {
         throw failed.aborted ? failed.reason : error; // whatever the abort made of the client's work
       } finally {
+        waiting.stop();
         await client.close();
       }
     } finally {

@@ -61,8 +61,9 @@ export async function startApp({
         const rows = rowsAsked(request);
         const dims = request.dimensions ?? DIMS;
         const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
+        const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
         return {
-          result: { rows, dims, dtype: 'f32', vectors, tokens: undefined, truncated: [] },
+          result: { rows, dims, dtype: 'f32', vectors, row, tokens: undefined, truncated: [] },
           tokens: 3 * rows,
           truncated: 0,
         };

@@ -8,6 +8,7 @@ import { keySpace, type KeySpace } from '@shoal/contract';
 import type { Queue } from 'bullmq';
 import { Admission, admissionRefused } from '../admission/admission.ts';
 import { addAndLook } from '../bullmq/add.ts';
+import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
@@ -162,6 +163,11 @@ export class JobProducer {
       } = await this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed');
       return { waiting: wait + prioritized, active, delayed, completed, failed };
     });
+  }
+
+  /** Why jobs of this queue may not have been answered yet. Throws QUEUE_UNREACHABLE. */
+  whyWaiting(): Promise<Waiting> {
+    return whyWaiting(this.connection, this.queue, this.options.prefix);
   }
 
   /** Calls that still wait for the server are rejected. Safe to call twice. */

@@ -7,6 +7,7 @@ import type { Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
+import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from './waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
@@ -67,6 +68,11 @@ export class QueueGauge {
   read(): Promise<QueueDepth> {
     this.reading ??= this.askWhileConnected().finally(() => (this.reading = undefined));
     return this.reading;
+  }
+
+  /** Why jobs may not have been answered yet. Throws QUEUE_UNREACHABLE. */
+  whyWaiting(): Promise<Waiting> {
+    return whyWaiting(this.connection, this.queue, this.options.prefix);
   }
 
   /** Safe to call twice. */

@@ -278,7 +278,7 @@ function unreachableError(
         ? 'If it speaks no TLS, write redis:// instead of rediss://. '
         : '') +
       'Start it, or set redisUrl (REDIS_URL) to ' +
-      'one that runs; unset, Shoal starts its own',
+      'one that runs',
     { server: redactUrl(url) },
     cause,
   );

@@ -11,7 +11,7 @@ import type { OrtBackendOptions } from '@shoal/inference';
 import { interleaved } from './interleaved.ts';
 import { planMix } from './mix-plan.ts';
 import { probeShapes, type ProbedShape } from './shape-probe.ts';
-import { bestOf, type TriedBudget } from './tried-budgets.ts';
+import { bestOf, ofRounds, type TriedBudget } from './tried-budgets.ts';
 
 const FIRST_TOKENS = 256;
 /** Padded tokens of the largest budget that is tried. */
@@ -88,14 +88,22 @@ export class BudgetBench {
     return tried;
   }
 
-  /** What came near the best again, and what lies half a step from the best. None where there was no time for it. */
-  async refine(coarse: readonly TriedBudget[], onProgress: (share: number) => void): Promise<readonly TriedBudget[]> {
+  /**
+   * What came near the best again, what lies half a step from the best, and the preset, which the choice has to beat.
+   * None where there was no time for it.
+   */
+  async refine(
+    coarse: readonly TriedBudget[],
+    presetTokens: number | undefined,
+    onProgress: (share: number) => void,
+  ): Promise<readonly TriedBudget[]> {
     const best = bestOf(coarse);
     const largest = coarse.at(-1)!.maxPaddedTokens;
     const near = coarse
       .filter(({ textsPerSecond }) => textsPerSecond >= NEAR_THE_BEST * best.textsPerSecond)
       .map(({ maxPaddedTokens }) => maxPaddedTokens);
-    const budgets = [...near, best.maxPaddedTokens * 0.75, best.maxPaddedTokens * 1.5]
+    const halfSteps = [best.maxPaddedTokens * 0.75, best.maxPaddedTokens * 1.5];
+    const budgets = [...new Set([...near, ...halfSteps, ...(presetTokens === undefined ? [] : [presetTokens])])]
       .filter((budget) => budget >= FIRST_TOKENS && budget <= largest)
       .sort((a, b) => a - b);
     this.textsPerMs = best.textsPerSecond / 1000;
@@ -120,7 +128,7 @@ export class BudgetBench {
     return plans
       .filter(({ runMs }) => runMs.every((found) => found.length > 0))
       .map(({ maxPaddedTokens, rows, runMs }) => ({
-        maxPaddedTokens,
+        ...ofRounds({ maxPaddedTokens }, ratesOf(rows, runMs)),
         textsPerSecond: (rows * 1000) / runMs.reduce((sum, found) => sum + median(found), 0),
       }));
   }
@@ -172,6 +180,15 @@ export class BudgetBench {
       ...(signal !== undefined && { signal }),
     });
   }
+}
+
+/** Texts per second of each round. */
+function ratesOf(rows: number, runMs: readonly (readonly number[])[]): readonly number[] {
+  const rounds = Math.min(...runMs.map((found) => found.length));
+  return Array.from(
+    { length: rounds },
+    (_, round) => (rows * 1000) / runMs.reduce((sum, found) => sum + found[round]!, 0),
+  );
 }
 
 /** The first runs of a process are slow: the largest batch of each plan once, uncounted. */

@@ -1,7 +1,7 @@
 // What was measured of a graph on a device, kept in the cache folder between starts: the memory law and the knee. A
 // profile that is damaged, or of another graph or device, is left alone and said; it is never bent to fit.
 
-import { readFile, writeFile } from 'node:fs/promises';
+import { readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { cpus } from 'node:os';
 import {
@@ -47,6 +47,43 @@ export async function storeProfile(
   const profile: DeviceProfile = { ...known, ...found, v: 1, key, measuredAt: new Date().toISOString() };
   await placeAtomically(path, (temporary) => writeFile(temporary, encodeDeviceProfile(profile)));
   return path;
+}
+
+/** What `shoal tune` kept of budgets in this cache folder. Files that are no profiles are not listed. */
+export async function tunedProfiles(cacheDir: string): Promise<readonly TunedProfile[]> {
+  const folder = join(cacheDir, 'profiles');
+  const names = await readdir(folder).catch(() => []);
+  const found = await Promise.all(
+    names.sort().map(async (name): Promise<TunedProfile[]> => {
+      const path = join(folder, name);
+      const profile = profileIn(await readFile(path, 'utf8').catch(() => ''));
+      return profile?.kneeTokens === undefined ? [] : [{ path, profile }];
+    }),
+  );
+  return found.flat();
+}
+
+export interface TunedProfile {
+  readonly path: string;
+  readonly profile: DeviceProfile;
+}
+
+/** Forgets the budget and lanes; what is known of memory, which workers measure by themselves, stays. */
+export async function forgetTuned({ path, profile }: TunedProfile): Promise<void> {
+  const { kneeTokens: _, lanes: __, ...rest } = profile;
+  if (rest.memory === undefined) await rm(path, { force: true });
+  else await placeAtomically(path, (temporary) => writeFile(temporary, encodeDeviceProfile(rest)));
+}
+
+function profileIn(text: string): DeviceProfile | undefined {
+  try {
+    const { key }: { readonly key?: unknown } = JSON.parse(text);
+    if (typeof key !== 'object' || key === null) return undefined;
+    const found = decodeDeviceProfile(text, key as DeviceProfileKey);
+    return 'profile' in found ? found.profile : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Whoever only wanted to know goes on without a place to keep it. */

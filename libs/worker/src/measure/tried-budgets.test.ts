@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { inOrder, pick, together } from './tried-budgets.ts';
+import { choose, inOrder, ofRounds, pick, together } from './tried-budgets.ts';
 
 test('the first within 2 % of the best is chosen: few lanes before many, small budgets before large ones', () => {
   const tried = inOrder([
@@ -34,4 +34,22 @@ test('what was tried once is told on the scale of what was tried again, in order
     { ...lanes[0]!, textsPerSecond: 40 },
     { ...lanes[1]!, textsPerSecond: 60 },
   ]);
+});
+
+test('what beats the preset by less than rounds lie apart anyhow is noise, and the preset stays', () => {
+  const preset = ofRounds({ maxPaddedTokens: 1_024 }, [17.8, 17.0, 18.6]);
+  const found = ofRounds({ maxPaddedTokens: 256 }, [17.8, 17.9, 17.7]);
+  expect([preset.textsPerSecond, preset.spread]).toEqual([17.8, expect.closeTo(0.09, 2)]);
+  expect(choose([found, preset], 1_024)).toEqual({ chosen: preset, isCertain: false });
+  const better = ofRounds({ maxPaddedTokens: 512 }, [20, 20.2, 19.9]);
+  expect(choose([found, better, preset], 1_024)).toEqual({ chosen: better, isCertain: true });
+  expect(choose([preset], 1_024)).toEqual({ chosen: preset, isCertain: true });
+});
+
+test('too few rounds to know how far they lie apart decide nothing against a preset', () => {
+  const preset = ofRounds({ maxPaddedTokens: 1_024 }, [10, 10]);
+  const found = ofRounds({ maxPaddedTokens: 512 }, [20, 20]);
+  expect(found.spread).toBeUndefined();
+  expect(choose([found, preset], 1_024)).toEqual({ chosen: preset, isCertain: false });
+  expect(choose([found, preset], undefined)).toEqual({ chosen: found, isCertain: true });
 });

@@ -7,6 +7,45 @@ export interface TriedBudget {
   /** Runs side by side, where that was tried as well. */
   readonly lanes?: number;
   readonly textsPerSecond: number;
+  /** How far its rounds lay apart, as a share of their median. Undefined: too few rounds to know. */
+  readonly spread?: number;
+}
+
+/** Fewer rounds do not show how far they lie apart. */
+const LEAST_ROUNDS = 3;
+
+/** A budget by the texts per second of each of its rounds. */
+export function ofRounds(
+  budget: Omit<TriedBudget, 'textsPerSecond' | 'spread'>,
+  rates: readonly number[],
+): TriedBudget {
+  const textsPerSecond = median(rates);
+  if (rates.length < LEAST_ROUNDS) return { ...budget, textsPerSecond };
+  return { ...budget, textsPerSecond, spread: (Math.max(...rates) - Math.min(...rates)) / textsPerSecond };
+}
+
+export interface Choice {
+  readonly chosen: TriedBudget;
+  /** False: what was found lies within what the rounds differ by anyhow, and nothing of it is to be kept. */
+  readonly isCertain: boolean;
+}
+
+/**
+ * What to keep. It has to beat the preset by more than the rounds of either lay apart: on a busy machine the first
+ * budget of equal ones would be kept for every later worker. Without a preset there is nothing better than the best.
+ */
+export function choose(tried: readonly TriedBudget[], presetTokens: number | undefined): Choice {
+  const best = pick(tried);
+  const presets = tried.filter(({ maxPaddedTokens }) => maxPaddedTokens === presetTokens);
+  if (presets.length === 0) return { chosen: best, isCertain: true };
+  const preset = bestOf(presets);
+  return beats(best, preset) ? { chosen: best, isCertain: true } : { chosen: preset, isCertain: false };
+}
+
+/** By more than the rounds of either lay apart; the preset itself beats itself. */
+export function beats(best: TriedBudget, preset: TriedBudget): boolean {
+  const noise = Math.max(best.spread ?? Infinity, preset.spread ?? 0);
+  return best === preset || best.textsPerSecond > preset.textsPerSecond * (1 + noise);
 }
 
 /** The first within this share of the best: fewer lanes hold less, a smaller budget waits less and holds less. */

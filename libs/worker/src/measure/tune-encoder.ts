@@ -6,10 +6,9 @@
 
 import { ShoalError, invariant } from '@shoal/contract';
 import type { MemoryLaw, Slot } from '@shoal/core';
-import { median } from '@shoal/core/base';
 import type { EncoderBackend } from '@shoal/inference';
 import { cutMix, type MixBatch } from './mix-plan.ts';
-import { bestOf, inOrder, pick, together, type TriedBudget } from './tried-budgets.ts';
+import { bestOf, inOrder, ofRounds, pick, together, type TriedBudget } from './tried-budgets.ts';
 
 export interface EncoderTuneOptions {
   readonly open: (lanes: number) => Promise<EncoderBackend>;
@@ -28,7 +27,7 @@ export interface EncoderTuneOptions {
 
 export interface EncoderTuned {
   readonly tried: readonly TriedBudget[];
-  readonly chosen: Required<TriedBudget>;
+  readonly chosen: TriedBudget & { readonly lanes: number };
   readonly memory: MemoryLaw;
 }
 
@@ -145,9 +144,7 @@ class PairBench {
       roundMs = this.elapsedMs() - beganMs;
       onProgress((round + 1) / ROUNDS);
     }
-    return pairs
-      .filter((pair) => rates.get(pair)!.length > 0)
-      .map((pair) => ({ ...pair, textsPerSecond: median(rates.get(pair)!) }));
+    return pairs.filter((pair) => rates.get(pair)!.length > 0).map((pair) => ofRounds(pair, rates.get(pair)!));
   }
 
   /** Texts per second of one pass over a plan; undefined where memory ran out. */

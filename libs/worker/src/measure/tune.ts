@@ -20,7 +20,7 @@ import { measureMemory } from './measure-memory.ts';
 import type { SlotSizes } from '../device/device-options.ts';
 import { openDevice } from '../device/open-device.ts';
 import { cpuKind, encoderKey, profileKey, storeProfile } from './profile-store.ts';
-import { pick, together, type TriedBudget } from './tried-budgets.ts';
+import { beats, choose, together, type TriedBudget } from './tried-budgets.ts';
 import { tuneEncoder } from './tune-encoder.ts';
 
 export interface TuneOptions {
@@ -58,8 +58,10 @@ export interface TuneReport {
   readonly memory: MemoryLaw | undefined;
   readonly memoryReason: string | undefined;
   readonly seconds: number;
-  /** The file in which it is stored. */
-  readonly path: string;
+  /** False: what was found lies within the spread of its rounds; the preset stays, and nothing of it is kept. */
+  readonly isCertain: boolean;
+  /** The file in which it is stored; undefined where nothing is kept. */
+  readonly path: string | undefined;
 }
 
 const SILENCE_MS = 120_000;
@@ -98,21 +100,23 @@ async function tuneRuntime(options: TuneOptions, backend: OrtBackendOptions, sta
     startedMs,
   );
   const coarse = await bench.climb((share) => onProgress(0.2 + 0.3 * share));
-  const fine = await bench.refine(coarse, (share) => onProgress(0.5 + 0.5 * share));
+  const preset = await presetTokens(options, backend);
+  const fine = await bench.refine(coarse, preset, (share) => onProgress(0.5 + 0.5 * share));
   // what was tried at another moment says little beside it
-  const { maxPaddedTokens: kneeTokens } = pick(fine.length > 0 ? fine : coarse);
-  const path = await storeProfile(
-    cacheDir,
-    key,
-    { kneeTokens, ...(memory.law !== undefined && { memory: memory.law }) },
-    log,
-  );
+  const { chosen, isCertain } = choose(fine.length > 0 ? fine : coarse, preset);
+  const kneeTokens = chosen.maxPaddedTokens;
+  const found = {
+    ...(isCertain && { kneeTokens }),
+    ...(memory.law !== undefined && { memory: memory.law }),
+  };
+  const path = Object.keys(found).length === 0 ? undefined : await storeProfile(cacheDir, key, found, log);
   return {
     device,
     key,
     tried: together(coarse, fine),
     kneeTokens,
-    presetTokens: await presetTokens(options, backend),
+    isCertain,
+    presetTokens: preset,
     memory: memory.law,
     memoryReason: memory.reason,
     path,
@@ -126,7 +130,7 @@ async function tuneNative(options: TuneOptions, encoder: EncoderBackend): Promis
   const key = encoderKey(model, backend);
   const {
     tried,
-    chosen: { lanes, maxPaddedTokens: kneeTokens },
+    chosen: best,
     memory,
   } = await tuneEncoder({
     ...sizesOf(options, device),
@@ -137,14 +141,29 @@ async function tuneNative(options: TuneOptions, encoder: EncoderBackend): Promis
     vocabularySize: model.vocabularySize,
     maxTokens: tokenizer.maxTokens,
   });
-  const path = await storeProfile(cacheDir, key, { kneeTokens, lanes }, log);
   const {
     card: { name, probe },
     sizes,
   } = encoder.memoryPlan();
   const totalBytes = (await probe?.read())?.totalBytes;
   const { startTokens } = encoderPreset({ name, precision, totalBytes }, sizes, tokenizer.maxTokens);
-  return { device, key, tried, kneeTokens, lanes, presetTokens: startTokens, memory, memoryReason: undefined, path };
+  const preset = tried.find(({ lanes, maxPaddedTokens }) => lanes === best.lanes && maxPaddedTokens === startTokens);
+  const isCertain = preset === undefined || preset.maxPaddedTokens === best.maxPaddedTokens || beats(best, preset);
+  const { lanes } = best;
+  const kneeTokens = isCertain ? best.maxPaddedTokens : startTokens;
+  const path = isCertain ? await storeProfile(cacheDir, key, { kneeTokens, lanes }, log) : undefined;
+  return {
+    device,
+    key,
+    tried,
+    kneeTokens,
+    isCertain,
+    lanes,
+    presetTokens: startTokens,
+    memory,
+    memoryReason: undefined,
+    path,
+  };
 }
 
 /** What a worker would choose, closed again: it is opened anew to be measured. */

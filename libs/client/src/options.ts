@@ -1,0 +1,159 @@
+// Options as plain JavaScript gives them: what the types rule out is refused here by name, before anything connects. A
+// wrong shape is a mistake of the program and throws a TypeError; a value out of its range is CONFIG_INVALID.
+
+import { inspect } from 'node:util';
+import { MAX_ROWS_PER_JOB, ShoalError } from '@shoal/contract';
+import type { ClientModel, ClientOptions, EmbedOptions, StreamOptions } from './embedding.ts';
+import type { CosineOptions, RankingOptions, SpreadOptions } from './similarity-calls.ts';
+
+/** Every name that an options object may have; `true` so that one that is added to the type is missed here. */
+type Names<Options> = Readonly<Record<keyof Required<Options>, true>>;
+
+const CLIENT: Names<ClientOptions> = {
+  redisUrl: true,
+  prefix: true,
+  model: true,
+  tokenizer: true,
+  tenant: true,
+  maxInFlightJobs: true,
+  jobTexts: true,
+  log: true,
+  askAfterMs: true,
+  giveUpAfterMs: true,
+  notServedAfterMs: true,
+  whenFull: true,
+  onHeldBack: true,
+  onWaiting: true,
+  limits: true,
+  faults: true,
+};
+const REQUEST = {
+  signal: true,
+  timeoutMs: true,
+  deadline: true,
+  truncate: true,
+  prompt: true,
+  output: true,
+  class: true,
+  tenant: true,
+  resultTtlMs: true,
+} as const;
+const EMBED: Names<EmbedOptions> = { ...REQUEST, jobId: true };
+const STREAM: Names<StreamOptions> = { ...REQUEST, runId: true, startAt: true, onError: true, onProgress: true };
+const CALL = { signal: true, jobId: true, class: true } as const;
+const RANKING: Names<RankingOptions> = { ...CALL, k: true, metric: true, names: true };
+const COSINE: Names<CosineOptions> = { ...CALL, metric: true };
+const SPREAD: Names<SpreadOptions> = { ...CALL, k: true, steps: true, decay: true, threshold: true };
+
+const CALLS = { embed: EMBED, embedStream: STREAM, topK: RANKING, rescore: RANKING, cosine: COSINE, spread: SPREAD };
+
+/** Where people look for something that is called otherwise, or is somewhere else. */
+const ELSEWHERE: Readonly<Record<string, string>> = {
+  dimensions: 'output: { dimensions }',
+  dtype: 'output: { dtype }',
+  timeout: 'timeoutMs',
+  ttl: 'resultTtlMs',
+  priority: 'class: "interactive" or "bulk"',
+  url: 'redisUrl',
+  connection: 'redisUrl',
+};
+
+/** The client's options; throws a TypeError for what is missing, unknown or of another shape. */
+export function checkClientOptions(options: ClientOptions): void {
+  refuseUnknown('ShoalClient.connect', options, CLIENT);
+  const { redisUrl, model }: { readonly redisUrl?: unknown; readonly model?: unknown } = options;
+  if (typeof redisUrl !== 'string')
+    throw new TypeError(
+      `ShoalClient.connect needs redisUrl, the address of the queue server ("redis://localhost:6379"); found ` +
+        shown(redisUrl),
+    );
+  if (!isModel(model))
+    throw new TypeError(
+      `ShoalClient.connect needs model, an object with the model's name ({ name: "minilm" }); found ${shown(model)}`,
+    );
+  checkRanges(options);
+}
+
+/** The options of one call. */
+export function checkCallOptions(call: keyof typeof CALLS, options: object): void {
+  refuseUnknown(call, options, CALLS[call]);
+  const { timeoutMs, deadline, tenant }: Record<string, unknown> = { ...options };
+  if (timeoutMs !== undefined && !(typeof timeoutMs === 'number' && timeoutMs > 0))
+    throw new TypeError(`${call}: timeoutMs is ${shown(timeoutMs)}; it is a number of milliseconds above 0`);
+  if (deadline !== undefined && !Number.isFinite(Number(deadline)))
+    throw new TypeError(`${call}: deadline is ${shown(deadline)}; it is a Date, or epoch milliseconds`);
+  if (tenant !== undefined) refuseTenant(tenant);
+}
+
+/** A text is iterable as well: its letters would be embedded one by one. */
+export function checkTexts(texts: unknown): asserts texts is readonly string[] {
+  if (typeof texts === 'string')
+    throw new TypeError('embed takes an array of texts and was given one text; write embed([text])');
+  if (!Array.isArray(texts)) throw new TypeError(`embed takes an array of texts, and found ${shown(texts)}`);
+  const at = texts.findIndex((text) => typeof text !== 'string');
+  if (at >= 0) throw new TypeError(`embed takes an array of texts, and found ${shown(texts[at])} at ${at}`);
+}
+
+/** The items of a stream; each is looked at when it comes. */
+export function checkItems(texts: unknown): void {
+  const isIterable =
+    typeof texts === 'object' && texts !== null && (Symbol.iterator in texts || Symbol.asyncIterator in texts);
+  if (!isIterable)
+    throw new TypeError(
+      `embedStream takes an iterable of items with a text ([{ text: "…" }]), and found ${shown(texts)}`,
+    );
+}
+
+function refuseUnknown(where: string, options: unknown, known: Readonly<Record<string, true>>): void {
+  if (typeof options !== 'object' || options === null)
+    throw new TypeError(`${where} takes its options as an object, and found ${shown(options)}`);
+  const unknown = Object.keys(options).filter((name) => !Object.hasOwn(known, name));
+  if (unknown.length === 0) return;
+  const named = unknown.map((name) => {
+    const other = Object.hasOwn(ELSEWHERE, name) ? ELSEWHERE[name] : undefined;
+    return `"${name}"${other === undefined ? '' : ` (it is ${other})`}`;
+  });
+  throw new TypeError(
+    `${where} has no option ${named.join(', ')}; there are ${Object.keys(known)
+      .filter((name) => name !== 'faults')
+      .join(', ')}`,
+  );
+}
+
+function isModel(model: unknown): model is ClientModel {
+  if (typeof model !== 'object' || model === null) return false;
+  const { name, revision }: { readonly name?: unknown; readonly revision?: unknown } = model;
+  return typeof name === 'string' && name !== '' && (revision === undefined || typeof revision === 'string');
+}
+
+function checkRanges({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {
+  const problems = [
+    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB
+      ? []
+      : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
+    ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1
+      ? []
+      : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
+    ...tenantProblems(tenant),
+  ];
+  if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
+}
+
+function refuseTenant(tenant: unknown): void {
+  const problems = tenantProblems(tenant);
+  if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });
+}
+
+function tenantProblems(tenant: unknown): string[] {
+  if (typeof tenant !== 'string') return [`tenant is ${shown(tenant)}; it is a text`];
+  if (/^[^:~]{1,128}$/.test(tenant) && tenant.isWellFormed()) return [];
+  return [
+    `tenant is "${tenant.toWellFormed()}"; it is part of every job id, so it has 1 to 128 characters ` +
+      'without ":" and "~", and no half of a surrogate pair',
+  ];
+}
+
+/** A value in a message, however large it is. */
+export function shown(value: unknown): string {
+  return inspect(value, { depth: 0, maxArrayLength: 3, maxStringLength: 40 });
+}

@@ -1,0 +1,32 @@
+// Which revision of a model the fleet serves, for a client that was not told: a revision that nobody serves would make
+// every job fail, and one must not have to look it up to embed a text.
+
+import { ShoalError, mainQueue } from '@shoal/contract';
+import { Fleet } from '@shoal/queue';
+import type { ClientOptions } from './embedding.ts';
+
+/** Throws MODEL_UNKNOWN when no worker tells it, or two tell different ones; QUEUE_UNREACHABLE. */
+export async function fleetRevision({ redisUrl, prefix, model: { name }, log }: ClientOptions): Promise<string> {
+  const fleet = await Fleet.connect({ redisUrl, prefix, queue: mainQueue(name), log });
+  try {
+    const { workers } = await fleet.read();
+    const served = new Set(workers.flatMap(({ facts }) => facts?.model ?? []));
+    const revisions = [...served].flatMap((model) =>
+      model.startsWith(`${name}@`) ? [model.slice(name.length + 1)] : [],
+    );
+    const [revision, ...others] = revisions;
+    if (revision !== undefined && others.length === 0) return revision;
+    const found =
+      revision === undefined
+        ? `no worker that serves ${mainQueue(name)} tells one`
+        : `workers serve ${revisions.length} of them (${revisions.join(', ')})`;
+    throw new ShoalError(
+      'MODEL_UNKNOWN',
+      `the model "${name}" is given without its revision, and ${found}. Pass model: { name, revision }; shoal model ` +
+        'list shows the revision',
+      { model: name, revisions },
+    );
+  } finally {
+    await fleet.close();
+  }
+}

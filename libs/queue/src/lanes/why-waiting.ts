@@ -1,0 +1,120 @@
+// Why nothing comes: one look at a queue, and one sentence for whoever waits for it, in the command, the SDK and over
+// HTTP alike. Tells what is found, never what could be; reads only.
+
+import { DEFAULT_PREFIX, keySpace, mainQueue } from '@shoal/contract';
+import type { Queue } from 'bullmq';
+import type { Redis } from '../redis/connection.ts';
+import { literally } from '../redis/scan-pattern.ts';
+import { translated } from '../redis/translated.ts';
+import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
+
+/**
+ * `not-served`: no worker is there and none ever was, while workers serve other queues; most likely the name of the
+ * model is wrong. `busy`: workers are there, and take the jobs as they can.
+ */
+export type WaitingReason = 'server-away' | 'paused' | 'drained' | 'no-worker' | 'not-served' | 'busy';
+
+export interface Waiting {
+  readonly reason: WaitingReason;
+  /** What is found and what to do, for a person. */
+  readonly message: string;
+  /** Jobs that wait, and jobs that run. */
+  readonly waiting: number;
+  readonly active: number;
+  /** Live workers that claim. */
+  readonly workers: number;
+}
+
+const AWAY: Waiting = {
+  reason: 'server-away',
+  message: 'the queue server does not answer; what it has is kept, and goes on when it is back',
+  waiting: 0,
+  active: 0,
+  workers: 0,
+};
+
+/** Why jobs of `queue`, a main lane, may not have been answered yet. Throws QUEUE_UNREACHABLE. */
+export async function whyWaiting(connection: Redis, queue: Queue, prefix: string = DEFAULT_PREFIX): Promise<Waiting> {
+  if (connection.status !== 'ready') return AWAY; // a question would be put in line until it is back
+  return translated(async () => {
+    const [counts, isPaused, alive, drained] = await Promise.all([
+      queue.getJobCounts('wait', 'prioritized', 'delayed', 'active', 'completed'),
+      queue.isPaused(),
+      liveWorkers(connection, queue.name, prefix),
+      connection.smembers(keySpace(prefix).drained(queue.name)),
+    ]);
+    const { wait = 0, prioritized = 0, delayed = 0, active = 0, completed = 0 } = counts;
+    const waiting = wait + prioritized + delayed;
+    const claiming = drained.includes(ALL_WORKERS) ? [] : alive.filter((workerId) => !drained.includes(workerId));
+    const seen = { queue: queue.name, waiting, active, alive: alive.length, workers: claiming.length };
+    const reason = reasonOf(seen, isPaused);
+    const served = reason === 'no-worker' && completed === 0 ? await servedQueues(connection, prefix) : [];
+    return {
+      ...(served.length === 0
+        ? { reason, message: wordsOf(seen, reason) }
+        : { reason: 'not-served' as const, message: notServed(queue.name, served) }),
+      waiting,
+      active,
+      workers: claiming.length,
+    };
+  });
+}
+
+interface Seen {
+  readonly queue: string;
+  readonly waiting: number;
+  readonly active: number;
+  readonly alive: number;
+  readonly workers: number;
+}
+
+function reasonOf({ alive, workers }: Seen, isPaused: boolean): WaitingReason {
+  if (isPaused) return 'paused';
+  if (workers > 0) return 'busy';
+  return alive > 0 ? 'drained' : 'no-worker';
+}
+
+function wordsOf({ queue, waiting, active, alive, workers }: Seen, reason: WaitingReason): string {
+  const backlog = `${counted(waiting, 'job waits', 'jobs wait')} and ${counted(active, 'runs', 'run')}`;
+  switch (reason) {
+    case 'paused':
+      return `the queue ${queue} is paused, ${backlog}; shoal queue resume --queue ${queue} lets it go on`;
+    case 'drained':
+      return (
+        `${alive === 1 ? 'the only worker' : `all ${alive} workers`} of ${queue} ${alive === 1 ? 'is' : 'are'} ` +
+        `drained, ${backlog}; shoal fleet resume all --queue ${queue} lets them claim again`
+      );
+    case 'no-worker':
+      return `no worker serves ${queue}, ${backlog}; start one with shoal worker or shoal up`;
+    default:
+      return `${counted(workers, 'worker serves', 'workers serve')} ${queue}, ${backlog}`;
+  }
+}
+
+function notServed(queue: string, served: readonly string[]): string {
+  const isModel = queue.startsWith(mainQueue(''));
+  return (
+    `no worker serves ${queue}, and none ever did; served now: ${served.join(', ')}. ` +
+    `${isModel ? 'Is the name of the model right? ' : ''}If it is, start a worker for it`
+  );
+}
+
+/** Of any prefix's queues, those that live workers serve now; scanned only where none serves the one in question. */
+async function servedQueues(connection: Redis, prefix: string): Promise<readonly string[]> {
+  const start = keySpace(prefix).workers('');
+  const found = new Set<string>();
+  let cursor = '0';
+  do {
+    const [next, keys] = await connection.scan(cursor, 'MATCH', `${literally(start)}*`, 'COUNT', 5_000, 'TYPE', 'zset');
+    for (const key of keys) found.add(key.slice(start.length));
+    cursor = next;
+  } while (cursor !== '0');
+  const alive = await Promise.all(
+    [...found].map(async (queue) => ((await liveWorkers(connection, queue, prefix)).length > 0 ? [queue] : [])),
+  );
+  return alive.flat().sort();
+}
+
+function counted(count: number, one: string, many: string): string {
+  return `${count.toLocaleString('en')} ${count === 1 ? one : many}`;
+}
