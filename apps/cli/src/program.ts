@@ -355,6 +355,9 @@ function addSpread(program: Command, terminal: Terminal): void {
     .option('--steps <n>', 'edges that activation goes along', positiveInteger, 3)
     .option('--decay <share>', 'what is left after an edge of weight 1, 0 to 1', numberFrom0(1), 0.5)
     .option('--threshold <value>', 'a node with less gives nothing on', numberFrom0(Infinity), 0)
+    .option('--delimiter <character>', DELIMITER_HELP, delimiter)
+    .option('--header', 'the first row of CSV is a heading (without this flag and the next: told by the row, and said)')
+    .option('--no-header', 'the first row of CSV is an edge')
     .option('--save <name>', 'keep the graph under this name');
   addSettings(spread, SIMILARITY);
   spread.action(async (graph: string, flags: SpreadFlags) =>

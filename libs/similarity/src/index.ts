@@ -49,15 +49,7 @@ export { residentBytes, type Collection, type OpenOptions } from './collections/
 export { openCollectionRows, type CollectionRows } from './collections/collection-rows.ts';
 export { workBytes, type SearchSize } from './engines/work-bytes.ts';
 export { checkGraph, graphFromEdges, type Edges, type Graph } from './graphs/graph.ts';
-export {
-  graphInfo,
-  listGraphs,
-  openGraph,
-  readEdgeList,
-  removeGraph,
-  saveGraph,
-  type GraphInfo,
-} from './graphs/graph-file.ts';
+export { graphInfo, listGraphs, openGraph, removeGraph, saveGraph, type GraphInfo } from './graphs/graph-file.ts';
 export {
   readVectors,
   VECTOR_FORMATS,
@@ -84,3 +76,4 @@ export {
   type Candidates,
   type Recall,
 } from './collections/candidates.ts';
+export { readNpy } from './collections/npy-file.ts';

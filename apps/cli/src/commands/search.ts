@@ -13,7 +13,6 @@ import {
   isSameModel,
   matrixOf,
   openGraph,
-  readEdgeList,
   readVectors,
   saveGraph,
   vectorFileCure,
@@ -23,6 +22,7 @@ import {
   type Metric,
   type Seeds,
 } from '@shoal/similarity';
+import { readEdgeList, type EdgeListOptions } from '../input/edge-list.ts';
 import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
@@ -314,6 +314,9 @@ export interface SpreadFlags {
   readonly decay: number;
   readonly threshold: number;
   readonly save?: string;
+  readonly delimiter?: string;
+  /** Undefined: told by the first row. */
+  readonly header?: boolean;
   readonly json?: boolean;
   readonly quiet?: boolean;
 }
@@ -323,8 +326,10 @@ export async function spread(terminal: Terminal, graphOrFile: string, flags: Spr
   const settings = await collectionSettings(terminal, flags);
   const { collectionsDir: folder } = settings;
   const isFile = (await stat(graphOrFile).catch(() => undefined))?.isFile() === true;
-  const graph =
-    isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile) : await openGraph(folder, graphOrFile);
+  const list = isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile, edgeOptions(flags)) : undefined;
+  if (list === undefined) refuseFlagsOfLists(graphOrFile, flags);
+  if (flags.quiet !== true) for (const note of list?.notes ?? []) say(terminal, note);
+  const graph = list?.graph ?? (await openGraph(folder, graphOrFile));
   if (flags.save !== undefined) {
     await saveGraph(folder, flags.save, graph);
     if (flags.quiet !== true)
@@ -363,12 +368,28 @@ export async function spread(terminal: Terminal, graphOrFile: string, flags: Spr
   await print(terminal, found.map(({ node, activation }) => `${activation.toFixed(6)}  ${node}\n`).join(''));
 }
 
+function edgeOptions({ delimiter, header }: SpreadFlags): EdgeListOptions {
+  return { delimiter, hasHeader: header };
+}
+
+function refuseFlagsOfLists(name: string, { delimiter, header }: SpreadFlags): void {
+  if (delimiter !== undefined || header !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `--delimiter, --header and --no-header are about files of edges, and ${name} is a graph that was saved`,
+    );
+}
+
 function seedsOf(graph: Graph, given: readonly string[]): Seeds {
   const numbers = graph.names === undefined ? undefined : new Map(graph.names.map((name, node) => [name, node]));
+  const numberOf = (id: string): number | undefined =>
+    numbers === undefined ? (/^(0|[1-9]\d{0,9})$/.test(id) ? Number(id) : undefined) : numbers.get(id);
   const seeds = given.map((seed) => {
-    const [, node = seed, value = '1'] = /^(.+)=([\d.eE+-]+)$/.exec(seed) ?? [];
-    const number = numbers === undefined ? (/^\d{1,10}$/.test(node) ? Number(node) : undefined) : numbers.get(node);
-    if (number === undefined || number >= graph.nodes)
+    // a node may be called "a=1"
+    const whole = numberOf(seed);
+    const [, node = seed, value = '1'] = whole === undefined ? (/^([^]+)=([\d.eE+-]+)$/.exec(seed) ?? []) : [];
+    const number = whole ?? numberOf(node);
+    if (number === undefined || number >= graph.nodes || !Number.isFinite(Number(value)))
       throw new ShoalError(
         'GRAPH_INVALID',
         `there is no node "${node}" among the ${graph.nodes.toLocaleString('en')} of the graph`,

@@ -217,12 +217,12 @@ async function readHead(file: FileHandle, name: string): Promise<string> {
   return createHash('sha256').update(head).digest('hex');
 }
 
-function refuseBinary(name: string, head: Buffer): void {
+export function refuseBinary(name: string, head: Buffer): void {
   const problem = binaryProblem(name, head);
   if (problem !== undefined) throw new ShoalError('FILE_UNREADABLE', problem);
 }
 
-function unreadable(name: string, error: unknown): ShoalError<'FILE_UNREADABLE'> {
+export function unreadable(name: string, error: unknown): ShoalError<'FILE_UNREADABLE'> {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   const reason =
     code === 'ENOENT'

@@ -17,7 +17,7 @@ import {
 } from 'apache-arrow';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { RowBatch } from './collections.ts';
-import { graphInfo, listGraphs, openGraph, readEdgeList, removeGraph, saveGraph } from '../graphs/graph-file.ts';
+import { graphInfo, listGraphs, openGraph, removeGraph, saveGraph } from '../graphs/graph-file.ts';
 import { graphFromEdges } from '../graphs/graph.ts';
 import { readVectors } from './vector-files.ts';
 
@@ -231,30 +231,6 @@ describe('vectors from files', () => {
 });
 
 describe('graphs', () => {
-  test('from edge lists by number or name', async () => {
-    const numbers = await readEdgeList(file('n.csv', 'from,to,weight\n0,2,0.5\n2,0,1\n2,2,3\n'));
-    expect(numbers).toEqual({
-      nodes: 3,
-      begin: Uint32Array.of(0, 1, 1, 3),
-      source: Uint32Array.of(2, 0, 2),
-      weight: Float32Array.of(1, 0.5, 3),
-    });
-    expect(
-      await readEdgeList(file('n.npy', npy('<i8', '2, 2', bytes(BigInt64Array.of(0n, 1n, 1n, 0n))))),
-    ).toMatchObject({ nodes: 2, weight: Float32Array.of(1, 1) });
-    expect(
-      await readEdgeList(file('n.jsonl', '{"from":"a","to":"b"}\n{"from":"b","to":"a","weight":2}\n')),
-    ).toMatchObject({ nodes: 2, names: ['a', 'b'] });
-    expect(await problemOf(readEdgeList(file('bad.jsonl', '{"from":"a"}\n')))).toContain(
-      'line 1: there is no "from" and "to"',
-    );
-    expect(await problemOf(readEdgeList(file('bad.csv', '0,1\n0\n')))).toContain('line 2: an edge is from, to');
-    expect(await problemOf(readEdgeList(file('neg.npy', npy('<i4', '1, 2', bytes(Int32Array.of(0, -1))))))).toContain(
-      'GRAPH_INVALID',
-    );
-    expect(await problemOf(readEdgeList(file('weight.csv', '0,1,many\n1,0,-1\n')))).toContain('GRAPH_INVALID');
-  });
-
   test('are kept under a name, and damage is seen', async () => {
     const graph = graphFromEdges({ from: Uint32Array.of(0, 1), to: Uint32Array.of(1, 0) }, 2, ['a', 'ü']);
     expect(await saveGraph(folder, 'g', graph)).toMatchObject({ nodes: 2, edges: 2 });

@@ -1,20 +1,17 @@
-// Graphs as files, written once and replaced by a rename, beside the collections. Edge lists come in as JSONL, CSV or
-// .npy.
+// Graphs as files, written once and replaced by a rename, beside the collections. Edge lists are read by the CLI
+// (apps/cli/src/input/edge-list.ts).
 //
 //   "SHG1"  u32 flags (1 names)  u64 nodes  u64 edges  u32 crc32 of what is before it and behind the header   (64
 //           bytes)
 //   begin u32[nodes + 1]   source u32[edges]   weight f32[edges]   names: JSON                      little-endian
 
-import { createReadStream } from 'node:fs';
 import { open, readdir, rm } from 'node:fs/promises';
-import { extname, join } from 'node:path';
-import { createInterface } from 'node:readline';
+import { join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { ShoalError } from '@shoal/contract';
 import { placeAtomically } from '@shoal/fetch';
-import { checkGraph, graphFromEdges, type Graph } from './graph.ts';
-import { readNpy } from '../collections/npy-file.ts';
-import { unreadable, wrongFile } from '../collections/vector-file-errors.ts';
+import { checkGraph, type Graph } from './graph.ts';
+import { unreadable } from '../collections/vector-file-errors.ts';
 
 const MAGIC = 0x3147_4853; // "SHG1"
 const HEADER_BYTES = 64;
@@ -196,109 +193,4 @@ async function unknownGraph(folder: string, name: string, error: unknown): Promi
 
 function bytesOf(values: Uint32Array | Float32Array): Uint8Array {
   return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
-}
-
-/**
- * A graph of an edge list: .jsonl lines {"from", "to", "weight"?}, .csv or .tsv lines from,to[,weight] (a first line
- * without numbers is a heading), .npy of edges × 2 or 3. Nodes that are all whole numbers are numbers; else they are
- * names, numbered as they come.
- */
-export async function readEdgeList(path: string): Promise<Graph> {
-  const extension = extname(path).toLowerCase();
-  if (extension === '.npy') return readNpyEdges(path);
-  if (!['.jsonl', '.ndjson', '.csv', '.tsv'].includes(extension))
-    throw new ShoalError('USAGE', `${path} is no edge list that can be read: .jsonl, .csv, .tsv or .npy`, {
-      file: path,
-    });
-  const from: string[] = [];
-  const to: string[] = [];
-  const weight: number[] = [];
-  let line = 0;
-  const input = createReadStream(path, { highWaterMark: 1 << 20 });
-  const failure = new Promise<never>((_, reject) => input.once('error', (error) => reject(unreadable(path, error))));
-  failure.catch(() => undefined);
-  await Promise.race([failure, new Promise<void>((resolve) => input.once('open', () => resolve()))]);
-  for await (const text of createInterface({ input, crlfDelay: Infinity })) {
-    line++;
-    if (text.trim() === '') continue;
-    const edge = extension.endsWith('sv')
-      ? csvEdge(text, extension === '.tsv' ? '\t' : ',')
-      : jsonEdge(path, line, text);
-    if (
-      edge === undefined ||
-      (line === 1 && extension.endsWith('sv') && edge.length > 2 && Number.isNaN(Number(edge[2])))
-    ) {
-      if (line === 1) continue; // a heading
-      throw wrongFile(path, 'an edge is from, to and perhaps a weight', line);
-    }
-    from.push(edge[0]);
-    to.push(edge[1]);
-    weight.push(edge[2] === undefined ? 1 : Number(edge[2]));
-  }
-  if (from.length === 0) throw wrongFile(path, 'it holds no edges');
-  return numbered(from, to, Float32Array.from(weight));
-}
-
-type Edge = readonly [from: string, to: string, weight?: string | number];
-
-function csvEdge(text: string, delimiter: string): Edge | undefined {
-  const [from = '', to = '', weight] = text.split(delimiter).map((field) => field.trim().replace(/^"(.*)"$/, '$1'));
-  if (from === '' || to === '' || /^(from|source|src)$/i.test(from)) return undefined;
-  return weight === undefined || weight === '' ? [from, to] : [from, to, weight];
-}
-
-function jsonEdge(path: string, line: number, text: string): Edge | undefined {
-  let edge: unknown;
-  try {
-    edge = JSON.parse(text);
-  } catch {
-    throw wrongFile(path, 'not valid JSON', line);
-  }
-  if (typeof edge !== 'object' || edge === null) return undefined;
-  const field = (name: string): string | undefined => {
-    const value: unknown = Reflect.get(edge, name);
-    return typeof value === 'string' || typeof value === 'number' ? String(value) : undefined;
-  };
-  const [from, to, weight] = [field('from'), field('to'), field('weight')];
-  if (from === undefined || to === undefined) throw wrongFile(path, 'there is no "from" and "to"', line);
-  return weight === undefined ? [from, to] : [from, to, weight];
-}
-
-function numbered(from: readonly string[], to: readonly string[], weight: Float32Array): Graph {
-  if (from.every(isNumeral) && to.every(isNumeral))
-    return graphFromEdges({ from: Uint32Array.from(from, Number), to: Uint32Array.from(to, Number), weight });
-  const numbers = new Map<string, number>();
-  const numberOf = (name: string): number => numbers.get(name) ?? (numbers.set(name, numbers.size), numbers.size - 1);
-  const edges = { from: Uint32Array.from(from, numberOf), to: Uint32Array.from(to, numberOf), weight };
-  return graphFromEdges(edges, numbers.size, [...numbers.keys()]);
-}
-
-function isNumeral(node: string): boolean {
-  return /^\d{1,10}$/.test(node) && isNode(Number(node));
-}
-
-async function readNpyEdges(path: string): Promise<Graph> {
-  const [from, to, weight]: [number[], number[], number[]] = [[], [], []];
-  for await (const { file, values } of readNpy(path)) {
-    if (file.columns !== 2 && file.columns !== 3)
-      throw wrongFile(path, `its rows have ${file.columns} values; an edge is from, to and perhaps a weight`);
-    for (let i = 0; i < values.length; i += file.columns) {
-      const [a, b] = [values[i]!, values[i + 1]!];
-      if (!isNode(a) || !isNode(b))
-        throw new ShoalError(
-          'GRAPH_INVALID',
-          `${path}: edge ${from.length} goes from ${a} to ${b}; nodes are whole numbers from 0 on`,
-          { file: path },
-        );
-      from.push(a);
-      to.push(b);
-      weight.push(file.columns === 3 ? values[i + 2]! : 1);
-    }
-  }
-  if (from.length === 0) throw wrongFile(path, 'it holds no edges');
-  return graphFromEdges({ from: Uint32Array.from(from), to: Uint32Array.from(to), weight: Float32Array.from(weight) });
-}
-
-function isNode(value: number): boolean {
-  return Number.isInteger(value) && value >= 0 && value < 2 ** 32 - 1;
 }
