@@ -5,7 +5,7 @@
 import { fromMarkdown } from 'mdast-util-from-markdown';
 import { gfmFromMarkdown } from 'mdast-util-gfm';
 import { gfm } from 'micromark-extension-gfm';
-import type { RootContent } from 'mdast';
+import type { Nodes, RootContent } from 'mdast';
 
 /** A piece that is parsed at once; memory and time for one are bounded by it. */
 const PIECE_CHARACTERS = 128 * 1024;
@@ -13,6 +13,8 @@ const PIECE_CHARACTERS = 128 * 1024;
 const MOST_CHARACTERS = 256 * 1024;
 /** Lists and quotes in one another; 1,000 levels take 7 s (2026-11-26). */
 const MOST_LEVELS = 40;
+/** A quotation of a list of emphasis is as many levels of a tree. */
+const MOST_TREE_LEVELS = 400;
 /** Marks in lines without a blank one between them; 9,000 of `*a_ ` take 3 s (2026-11-26). */
 const MOST_MARKS = 2_000;
 /** The same where lines look like code or a table, which they need not be. */
@@ -63,6 +65,11 @@ export function* parseMarkdown(document: string): Generator<MarkdownPiece> {
     }
     const hasAllMarks = !isTooDense(text);
     const nodes = blocksOf(`${definitions}${text}`, definitions.length, hasAllMarks);
+    if (isDeep(nodes)) {
+      yield { kind: 'plain', text };
+      from = to;
+      continue;
+    }
     const whole = isLast ? nodes : nodes.slice(0, -1); // the last one may go on behind the piece
     if (!isLast && whole.length === 0) {
       length *= 2;
@@ -80,6 +87,16 @@ function blocksOf(text: string, from: number, hasAllMarks: boolean): readonly Ro
     mdastExtensions: TREE,
   });
   return from === 0 ? children : children.filter(({ position }) => position!.start.offset! >= from);
+}
+
+/** What the look at the beginnings of lines missed: readers of a tree call themselves once a level. */
+function isDeep(nodes: readonly Nodes[]): boolean {
+  let level: readonly Nodes[] = nodes;
+  for (let levels = 0; level.length > 0; levels++) {
+    if (levels > MOST_TREE_LEVELS) return true;
+    level = level.flatMap((node) => ('children' in node ? node.children : []));
+  }
+  return false;
 }
 
 /** A piece ends with a line, where there is one. */
@@ -112,14 +129,16 @@ function definitionsOf(document: string): string {
 function isTooDeep(text: string): boolean {
   const open: number[] = [];
   for (const [line, indent, markers] of text.matchAll(
-    /^([ \t]*)((?:>[ \t]*|(?:[-+*]|\d{1,9}[.)])(?:[ \t]+|$))+).*$/gm,
+    /^([ \t]*)((?:>[ \t]*|\[\^[^\]\n]+\]:[ \t]*|(?:[-+*]|\d{1,9}[.)])(?:[ \t]+|$))+).*$/gm,
   )) {
     const column = indent!.replaceAll('\t', '    ').length;
-    const levels = markers!.match(/>|[-+*]|\d+[.)]/g)!.length;
+    const levels = markers!.match(/>|\]:|[-+*](?=\s|$)|\d[.)]/g)?.length ?? 1;
     while (open.length > 0 && open.at(-1)! >= column) open.pop();
     for (let level = 0; level < levels; level++) open.push(column + level);
-    // rules are rows of the same mark and open nothing
-    if (open.length > MOST_LEVELS && !/^[ \t]*([-*])(?:[ \t]*\1)*[ \t]*$/.test(line)) return true;
+    // rules are rows of the same mark and open nothing, which takes the parser long to see
+    const isRule = line.length < 1_000 && /^[ \t]*([-*])(?:[ \t]*\1){2,}[ \t]*$/.test(line);
+    if (isRule) open.length -= levels;
+    else if (open.length > MOST_LEVELS) return true;
   }
   return false;
 }

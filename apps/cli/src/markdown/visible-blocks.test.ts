@@ -73,7 +73,13 @@ describe('visible text of Markdown', () => {
   });
 
   test('of what no person nests or marks so is text with its marks, and counted', () => {
-    for (const markdown of ['> '.repeat(3_000), '- '.repeat(3_000), '*a_ '.repeat(3_000), '['.repeat(30_000)]) {
+    for (const markdown of [
+      '> '.repeat(3_000),
+      '- '.repeat(3_000),
+      '[^1]: '.repeat(3_000),
+      '*a_ '.repeat(3_000),
+      '['.repeat(30_000),
+    ]) {
       const { texts, counts } = read(`${markdown}end`);
       expect(texts.join('\n')).toContain('end');
       expect(texts.join('').replaceAll(/\s/g, '').length).toBe(`${markdown}end`.replaceAll(/\s/g, '').length);
