@@ -243,7 +243,7 @@ export const PRODUCER_METRICS = {
   },
   shoal_http_requests_open: { type: 'gauge', help: 'Requests for embeddings that are being answered.', labels: {} },
   shoal_http_requests_waiting: { type: 'gauge', help: 'Requests that wait for their turn.', labels: {} },
-  shoal_http_held_bytes: { type: 'gauge', help: 'Bytes of bodies and answers that are held for callers.', labels: {} },
+  shoal_http_held_bytes: { type: 'gauge', help: 'Memory that bodies and answers take for callers.', labels: {} },
   shoal_http_texts_total: { type: 'counter', help: 'Inputs of answered requests.', labels: {} },
   shoal_http_tokens_total: { type: 'counter', help: 'Real tokens of answered requests.', labels: {} },
   shoal_queue_jobs: {
@@ -253,7 +253,7 @@ export const PRODUCER_METRICS = {
   },
   shoal_queue_oldest_waiting_seconds: {
     type: 'gauge',
-    help: 'How long the job has waited that waits longest, of each class; 0 when none waits.',
+    help: 'Age of the job of each class that waits longest; 0 when none waits.',
     labels: { queue: FEW, class: ['interactive', 'bulk'] },
   },
   shoal_queue_workers: { type: 'gauge', help: 'Workers that serve a queue.', labels: { queue: FEW } },

@@ -139,11 +139,11 @@ describe('an input', () => {
   });
 
   test('of a format that nobody knows', async () => {
-    writeFileSync(box.path('a.pdf'), 'x');
-    await expectRefusal(['a.pdf'], {
+    writeFileSync(box.path('a.xyz'), 'x');
+    await expectRefusal(['a.xyz'], {
       code: 2,
       message:
-        'a.pdf has the extension .pdf; Shoal reads .txt \\(a line a text\\), .jsonl, .csv, .tsv and .md.* ' +
+        'a.xyz has the extension .xyz; Shoal reads .txt \\(a line a text\\), .jsonl, .csv, .tsv and .md.* ' +
         '--format text',
     });
   });

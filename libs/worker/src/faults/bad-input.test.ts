@@ -201,15 +201,18 @@ describe('a record that cannot be read', () => {
     const deadline = performance.now() + 20_000;
     while (!(await isGone()) && performance.now() < deadline) await new Promise((resolve) => setTimeout(resolve, 50));
     expect(await isGone()).toBe(true);
-    expect(await redis.get(keys.job(QUEUE, 'odd'))).toBe('a string');
+    // nobody's job, and perhaps somebody's: moved aside, never thrown away
+    const [name] = await redis.zrange(keys.setAside(QUEUE), '0', '-1');
+    expect(name).toMatch(/^odd:\d+$/);
+    expect(await redis.get(`${keys.setAside(QUEUE)}:${name}`)).toBe('a string');
   });
 });
 
 describe('a job that is not what the format says', () => {
   const cases: readonly (readonly [what: string, data: unknown, message: RegExp])[] = [
-    ['no version', { texts: ['x'] }, /field "v" must be 1, found nothing/],
-    ['a wrong version', { v: 0, texts: ['x'] }, /field "v" must be 1, found 0/],
-    ['a version that is text', { v: '1', texts: ['x'] }, /field "v" must be 1, found "1"/],
+    ['no version', { texts: ['x'] }, /field "v", the version .* must be 1, found nothing/],
+    ['a wrong version', { v: 0, texts: ['x'] }, /field "v", the version .* must be 1, found 0/],
+    ['a version that is text', { v: '1', texts: ['x'] }, /field "v", the version .* must be 1, found "1"/],
     ['an unknown field', { v: 1, texts: ['x'], model: 'other' }, /unknown field "model"/],
     ['0 texts', { v: 1, texts: [] }, /texts: .*1/],
     ['10,000 texts', { v: 1, texts: Array.from({ length: 10_000 }, () => 'x') }, /texts: .*256/],
@@ -235,10 +238,10 @@ describe('a job that is not what the format says', () => {
     await expectFailure('a', 'JOB_INVALID', /named "resize-image"; this queue takes jobs named "embed"/);
   });
 
-  test('ids that cannot be: with ":", a number, very long', async () => {
-    for (const jobId of ['a:b', 'a:lock', '17', 'x'.repeat(300)]) {
+  test('ids that cannot be: with ":", a negative number, very long', async () => {
+    for (const jobId of ['a:b', '-17', 'x'.repeat(300)]) {
       await putByHand(jobId, hashOf({ v: 1, texts: ['x'] }));
-      await expectFailure(jobId, 'JOB_INVALID', /cannot be used: choose 1 to 256 characters without ":"/);
+      await expectFailure(jobId, 'JOB_INVALID', /cannot be used: .*choose 1 to 256 characters without ":"/);
     }
   });
 });
