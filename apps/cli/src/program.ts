@@ -732,10 +732,10 @@ export const SETTING_FLAGS = {
   hybrid: ['mode', 'auto, never or always: what a CPU worker takes beside GPU workers'],
   hybridAgeMs: ['ms', 'age of the backlog at which a CPU worker helps out'],
   claimTimeoutMs: ['ms', 'after which a worker that claims nothing while jobs wait leaves'],
+  janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
   keepCompletedJobs: ['count', 'completed jobs that stay, with their texts'],
   keepFailedJobs: ['count', 'failed jobs that stay, with their texts'],
   keepFinishedMs: ['ms', 'finished jobs go after so long; 0: only their number counts'],
-  janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
   httpHost: ['host', 'address the HTTP producer listens on'],
@@ -800,10 +800,10 @@ const WORKER = [
   'stalledCheckMs',
   'executorTimeoutMs',
   'claimTimeoutMs',
+  'janitorEveryMs',
   'keepCompletedJobs',
   'keepFailedJobs',
   'keepFinishedMs',
-  'janitorEveryMs',
   'drainTimeoutMs',
 ] as const;
 
