@@ -1,7 +1,6 @@
 // CSV as RFC 4180 has it, line by line at constant memory: quoted fields with delimiters, quotes and line ends in them,
 // CRLF, LF or CR, a byte order mark. A row that is wrong is named and reading goes on behind it. Knows nothing of texts and
-// ids. A library would do the same; what it costs to write is this file, and a place of each problem that a person can
-// find.
+// ids. Why it is no library: docs/decisions/command-and-setup.md#csv-is-read-by-a-reader-of-our-own
 
 import { LineEnds, MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
 import type { ReadingNotes } from './reading-notes.ts';
