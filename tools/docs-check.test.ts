@@ -2,6 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
+import type { ResultRow } from '../bench/rig/results.ts';
 import {
   anchorsOf,
   checkDecisions,
@@ -12,6 +13,7 @@ import {
   checkSwitches,
   pagesOf,
 } from './docs-check.ts';
+import { checkFigures, figuresIn, readTable } from './docs-figures.ts';
 
 test('every link, anchor and path of the pages leads somewhere, and every page is what it promises', () => {
   const root = join(import.meta.dirname, '..');
@@ -114,6 +116,61 @@ test('a comment that points to a page or a heading that is gone is found', () =>
     'x.ts:3: there is no docs/b.md',
   ]);
 });
+
+const MEASURED = new Map([
+  [
+    'gpu/a',
+    [
+      rowOf('four GPUs', { texts_per_s: 537_600, ratio_to_one_gpu: 3.02, first_ms: 46, last_ms: 80, command_mb: 302 }),
+      rowOf('an older one', { texts_per_s: 1 }),
+    ],
+  ],
+]);
+
+test('a measured figure without a line in the table is found, and one with a line and its row is not', () => {
+  const text = 'It carries\n538 k texts/s, 3.02 times what one gives. A first run takes 46 to 80 ms, and holds 0.3 GB.';
+  expect(figuresOf(text, [])).toHaveLength(4);
+  const table = ['538 k texts/s|texts_per_s', '3.02 times|ratio_to_one_gpu', '46 to 80 ms|first_ms'];
+  expect(figuresOf(text, [...table, '46 to 80 ms|last_ms', '0.3 GB|command_mb'])).toEqual([]);
+  expect(figuresOf(text, [...table, '0.3 GB|command_mb'])).toEqual([
+    'docs/figures.md: "46 to 80 ms" of docs/a.md: one of its numbers has no line',
+  ]);
+});
+
+test('a figure that is not what its row says is found, and so is a row or a figure of it that is gone', () => {
+  const about = 'docs/figures.md: "540 k texts/s" of docs/a.md';
+  expect(figuresOf('540 k texts/s', ['540 k texts/s|texts_per_s'])).toEqual([]);
+  expect(figuresOf('530 k texts/s', ['530 k texts/s|texts_per_s'])).toEqual([
+    'docs/figures.md: "530 k texts/s" of docs/a.md: its row says texts_per_s = 537600',
+  ]);
+  expect(figuresOf('540 k texts/s', ['540 k texts/s|rows_per_s'])).toEqual([
+    `${about}: no row has gpu/a, 2026-11-26, four GPUs, rows_per_s`,
+  ]);
+  expect(figuresOf('1,540 k texts/s', ['540 k texts/s|texts_per_s'])).toContain(`${about} is not on that page`);
+  expect(figuresOf('Nothing.', ['540 k texts/s|texts_per_s'])).toEqual([`${about} is not on that page`]);
+});
+
+test('figures are numbers with a unit of measurement; limits, defaults and code are none', () => {
+  const measured =
+    'At 11.5 Mtok/s, 12,000 short texts a second, 2 × the rate, 15 % less, least cosine to fp32 0.99998, 4.6 ms (p50).';
+  expect(figuresIn(measured)).toHaveLength(6);
+  const limits =
+    'Up to 256 texts, 64 KiB, 80 % of `maxmemory`, 60 s, rows × 384, cosine 0.9999 or more, `5 texts/s`, tries 3 times.';
+  expect(figuresIn(limits)).toEqual([]);
+});
+
+/** What is wrong with a page of this text and a table of these lines, each "words|figure". */
+function figuresOf(text: string, lines: readonly string[]): string[] {
+  const table = lines.map((line) => {
+    const [written, figure] = line.split('|');
+    return `| docs/a.md | ${written} | gpu/a | 2026-11-26 | four GPUs | ${figure} |`;
+  });
+  return checkFigures([{ page: 'docs/a.md', text }], readTable(table.join('\n')), MEASURED);
+}
+
+function rowOf(of: string, figures: ResultRow['figures']): ResultRow {
+  return { date: '2026-11-26', commit: null, machine: null, command: null, case: of, figures, bar: null, held: null };
+}
 
 function folderWith(files: Readonly<Record<string, string>>): string {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-docs-'));

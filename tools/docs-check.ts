@@ -1,11 +1,13 @@
 // Looks at the pages for what nobody notices by reading them: links and anchors that lead nowhere, paths that are gone,
-// decisions that do not say all they should, and pages that grew beyond what they promise. It reads Markdown as GitHub
-// shows it, knows nothing of what a page says, and changes nothing. Run by tools/docs-check.test.ts, and by hand: `node
+// decisions that do not say all they should, pages that grew beyond what they promise, and measured figures that no row of
+// bench/results backs (docs-figures.ts). It reads Markdown as GitHub shows it, and changes nothing. Run by tools/docs-check.test.ts, and by hand: `node
 // tools/docs-check.ts`.
 
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { dirname, join, relative, resolve } from 'node:path';
+import { readResults } from '../bench/rig/results.ts';
+import { checkFigures, readTable, type FigurePage } from './docs-figures.ts';
 
 /** A page longer than this is no map any more. */
 const MOST_ARCHITECTURE_WORDS = 2_200;
@@ -236,6 +238,14 @@ function withoutFences(markdown: string): string[] {
   });
 }
 
+/** README.md and the pages beside docs/index.md, but for those that are made of the sources, and the table itself. */
+function figurePages(root: string): FigurePage[] {
+  const others = /^docs\/(?:scripts|settings|figures)\.md$/;
+  return pagesOf(root)
+    .filter((page) => /^(?:README|docs\/[^/]+)\.md$/.test(page) && !others.test(page))
+    .map((page) => ({ page, text: withoutFences(readFileSync(join(root, page), 'utf8')).join('\n') }));
+}
+
 function linesIn(text: string): number {
   return text.split('\n').length - 1;
 }
@@ -252,6 +262,7 @@ export function checkDocs(root: string): string[] {
     ...decisions.flatMap((page) => checkDecisions(page, read(`docs/decisions/${page}`), list)),
     ...checkSwitches(sources, read('docs/switches.md'), read('docs/settings.md')),
     ...checkPointers(root, sources),
+    ...checkFigures(figurePages(root), readTable(read('docs/figures.md')), readResults().benches),
   ];
 }
 
