@@ -103,7 +103,7 @@ packages_are_current() {
 
 install_packages() {
   step=$(date +%s)
-  say "installing the packages of this folder (npm ci, about 800 MB in node_modules) …"
+  say "installing the packages of this folder (npm ci, about 1 GB in node_modules) …"
   rm -f "$packages_mark" "$build_mark"
   # ONNX Runtime's installer would fetch CUDA libraries that only GPU workers need; usearch's would compile where its
   # prebuilt library does not load, and is not needed then. Development packages are needed to build.
