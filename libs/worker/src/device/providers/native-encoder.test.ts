@@ -9,7 +9,7 @@ import { systemClock } from '@shoal/core';
 import { ManualClock, RecordingLogger } from '@shoal/core/testing';
 import { ENCODER_LIBRARIES, EncoderBackend } from '@shoal/inference';
 import { buildReferenceEncoder } from '@shoal/inference/testing';
-import { openModel, openTokenizer } from '@shoal/models';
+import { CANARY_TEXT, openModel, openTokenizer } from '@shoal/models';
 import { openDeviceBudget } from '../../measure/device-budget.ts';
 import type { DeviceOptions } from '../device-options.ts';
 import { nativeEncoder } from './native-encoder.ts';
@@ -150,6 +150,18 @@ describe.runIf(hasCompiler)('with a library', () => {
     slot.lengths[0] = 4;
     expect(await backend.runExact!(slot, { rows: 1, width: 8 })).toMatchObject({ ok: true });
     expect(Math.hypot(...slot.embeddings.subarray(0, backend.dims))).toBeCloseTo(1, 4);
+    await backend.stop();
+  });
+
+  test('no row runs again where the fp32 device gives a known text another vector', async () => {
+    const asked = await options({ encoder: 'native' });
+    const { ids } = asked.tokenizer.encode(CANARY_TEXT);
+    const canary = { ids: [...ids], vector: new Float32Array(asked.model.dims).fill(1) };
+    const backend = (await nativeEncoder({ ...asked, model: { ...asked.model, canary } }, REFERENCE))!;
+    const slot = backend.lend()!;
+    slot.ids.set([2, 9, 12, 3]);
+    slot.lengths[0] = 4;
+    await expect(backend.runExact!(slot, { rows: 1, width: 8 })).rejects.toMatchObject({ code: 'CANARY_FAILED' });
     await backend.stop();
   });
 

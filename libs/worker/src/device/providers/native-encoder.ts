@@ -11,7 +11,7 @@ import {
   type OrtBackendOptions,
 } from '@shoal/inference';
 import { openGraph, readEncoder } from '@shoal/models';
-import { openCanary } from '../canary.ts';
+import { expectCanary, openCanary } from '../canary.ts';
 import { linkKeptProvider } from '../cuda-provider.ts';
 import { Refused } from '../device-refusals.ts';
 import type { DeviceOptions } from '../device-options.ts';
@@ -66,10 +66,14 @@ async function open(options: DeviceOptions, { usualLanes = 1, ...place }: Native
   return served;
 }
 
-/** Opens what runs rows that fp16 cannot say: fp32 on the same GPU where ONNX Runtime is able to, else on the CPU. */
+/**
+ * Opens what runs rows that fp16 cannot say: fp32 on the same GPU where ONNX Runtime is able to, else on the CPU. It
+ * gives the known text its known vector before a row is run again. Throws CANARY_FAILED.
+ */
 async function openExact(options: DeviceOptions, place: NativePlace): Promise<OrtBackend> {
   const { slots, threads } = options;
-  return OrtBackend.open({ ...slots, threads, ...(await exactPlace(options, place)) });
+  const exact = await OrtBackend.open({ ...slots, threads, ...(await exactPlace(options, place)) });
+  return expectCanary(exact, options);
 }
 
 async function exactPlace(
