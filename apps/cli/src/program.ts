@@ -698,6 +698,7 @@ export const SETTING_FLAGS = {
   model: ['name', 'model to use (default minilm; see shoal model list)'],
   kind: ['kind', 'embed or similarity: the jobs that a worker serves'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
+  simServes: ['what', 'itself or model: the queue that a simulated device serves'],
   precision: ['precision', 'what a GPU computes in: auto, fp32, fp16 or bf16'],
   encoder: ['which', 'auto, native or ort: what runs models on an NVIDIA GPU'],
   deviceSessions: ['n', 'sessions side by side on the device'],
@@ -770,6 +771,7 @@ const HTTP = [
 ] as const;
 const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
 const WORKER = [
+  'simServes',
   'collectionsDir',
   'kernels',
   'smallOnCpu',

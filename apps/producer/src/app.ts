@@ -9,7 +9,7 @@ import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { ShoalClient } from '@shoal/client';
 import type { Logger } from '@shoal/core';
 import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
-import type { QueueDepth } from '@shoal/queue';
+import type { QueueDepth, QueueService } from '@shoal/queue';
 import type { Embedder } from './embedder.ts';
 import { checkModel, parseEmbeddingsRequest, rowsAsked, type ServedModel } from './embeddings-request.ts';
 import { answerBytes, toResponse } from './embeddings-response.ts';
@@ -44,6 +44,8 @@ export interface AppParts {
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   /** Rejects when the queue server does not answer; may wait long when it hangs. */
   readonly depth: () => Promise<QueueDepth>;
+  /** Undefined, or resolved so: not known. Never rejects. */
+  readonly service?: (() => Promise<QueueService | undefined>) | undefined;
   readonly gate: GateOptions;
   readonly version: string;
   readonly log: Logger;
@@ -112,7 +114,12 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
 
 // ---- routes -------------------------------------------------------------------------------------------------------
 
-function addEmbeddings(app: FastifyInstance, { model, embedder, metrics }: AppParts, gate: Gate): void {
+/** Vectors do not show that they are those of a trial. */
+async function tellTrial(reply: FastifyReply, { service }: Pick<AppParts, 'service'>): Promise<void> {
+  if ((await service?.()) === 'simulation') void reply.header('x-shoal-simulated', '1');
+}
+
+function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, service }: AppParts, gate: Gate): void {
   app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA }, async (request, reply) => {
     const asked = parseEmbeddingsRequest(takenBody(request), model);
     const bytes = answerBytes(rowsAsked(asked), asked.dimensions ?? model.dims);
@@ -121,13 +128,14 @@ function addEmbeddings(app: FastifyInstance, { model, embedder, metrics }: AppPa
       metrics.count('shoal_http_texts_total', {}, result.rows);
       metrics.count('shoal_http_tokens_total', {}, usage.tokens);
       if (usage.truncated > 0) void reply.header('x-shoal-truncated', String(usage.truncated));
+      await tellTrial(reply, { service });
       return gate.send(reply, toResponse(result, model.name, asked.encoding, usage));
     });
   });
 }
 
 /** Texts among the queries are embedded on the way, by the model that is served. */
-function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts, gate: Gate): void {
+function addSimilarity(app: FastifyInstance, { embedder, similarity, service }: AppParts, gate: Gate): void {
   const { textClient: client } = embedder;
   const answerWith = (
     request: FastifyRequest,
@@ -135,9 +143,11 @@ function addSimilarity(app: FastifyInstance, { embedder, similarity }: AppParts,
     bytes: number,
     call: (signal: AbortSignal) => Promise<JsonList>,
   ): Promise<object> =>
-    gate.inTurn(request, reply, bytes, async ({ gone, leftMs }) =>
-      gate.send(reply, await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, call)),
-    );
+    gate.inTurn(request, reply, bytes, async ({ gone, leftMs }) => {
+      const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, call);
+      await tellTrial(reply, { service });
+      return gate.send(reply, list);
+    });
   app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA }, async (request, reply) => {
     const { collection, queries, ...options } = parseTopK(takenBody(request));
     return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k, options.names), async (signal) =>
@@ -184,13 +194,14 @@ function addModels(app: FastifyInstance, { model }: AppParts): void {
   });
 }
 
-function addOperations(app: FastifyInstance, { metrics, depth }: AppParts): void {
+function addOperations(app: FastifyInstance, { metrics, depth, service }: AppParts): void {
   app.get('/healthz', { schema: HEALTH_SCHEMA }, async () => ({ status: 'ok' }));
   // Without workers it is ready all the same: requests wait, and a fleet that scales from zero needs somebody to take
   // them.
   app.get('/readyz', { schema: READY_SCHEMA }, async () => {
     const { workers, jobs } = await inTime(depth());
-    return { status: 'ready', workers, waiting: jobs.waiting };
+    const isTrial = (await service?.()) === 'simulation';
+    return { status: 'ready', workers, waiting: jobs.waiting, ...(isTrial ? { simulated: true } : {}) };
   });
   app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) =>
     reply.type(metrics.contentType).send(await metrics.text()),

@@ -279,7 +279,12 @@ export const READY_SCHEMA = {
     200: {
       description: 'The queue server answers.',
       type: 'object',
-      properties: { status: { type: 'string' }, workers: { type: 'integer' }, waiting: { type: 'integer' } },
+      properties: {
+        status: { type: 'string' },
+        workers: { type: 'integer' },
+        waiting: { type: 'integer' },
+        simulated: { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' },
+      },
     },
     ...answers([503, 'It does not.']),
   },

@@ -7,7 +7,7 @@ import { SIMILARITY_QUEUE, mainQueue } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
-import { QueueGauge, type AdmissionLimits } from '@shoal/queue';
+import { QueueGauge, type AdmissionLimits, type QueueService } from '@shoal/queue';
 import { createApp } from './app.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
@@ -80,6 +80,7 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     similarity: { backlog: () => backlogInWords(similarityGauge) },
     metrics,
     depth: () => gauge.read(),
+    service: remembered(gauge),
     gate: {
       host,
       hosts: options.hosts,
@@ -105,6 +106,12 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     throw listenFailure(error, { host, port, what: 'the HTTP producer', setting: 'httpPort' });
   }
   return { url: addressOf(app.server.address(), host), stop };
+}
+
+/** Asked until it is known: what serves a queue stays so. */
+function remembered(gauge: QueueGauge): () => Promise<QueueService | undefined> {
+  let known: QueueService | undefined;
+  return async () => (known ??= await gauge.service().catch(() => undefined));
 }
 
 function openEmbedder(

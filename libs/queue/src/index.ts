@@ -42,7 +42,7 @@ export {
   type QueueRepair,
   type RetriedJob,
 } from './upkeep/queue-admin.ts';
-export { findWrongKeys, isWrongType, queueDamaged, type WrongKey } from './upkeep/queue-keys.ts';
+export { findWrongKeys, isWrongType, queueDamaged, type QueuePlace, type WrongKey } from './upkeep/queue-keys.ts';
 export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/repair.ts';
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';
@@ -64,5 +64,6 @@ export {
   type ServerClock,
 } from './lanes/worker-presence.ts';
 export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './lanes/fleet.ts';
+export { enterService, isSimulated, queueService, type QueueService } from './lanes/queue-service.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
 export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

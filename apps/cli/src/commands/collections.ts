@@ -4,7 +4,7 @@
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { hasPrompts } from '@shoal/client';
-import { ShoalError, isShoalError } from '@shoal/contract';
+import { ShoalError, isShoalError, mainQueue } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import {
   appendToCollection,
@@ -191,6 +191,7 @@ async function buildFromTexts(
   };
   return withKeptBuild(terminal, terms, (kept) =>
     withSession(terminal, sessionTerms, async (session) => {
+      if (session.isTrial) throw simulatedRows(name, settings);
       await embedInto(terminal, session, { kept, records, inputs, skipped, flags });
       const info = await write(place, kept.rows(), { about, dims: model.dims, signal: session.signal });
       const listed = await kept.done();
@@ -198,6 +199,16 @@ async function buildFromTexts(
         say(terminal, `${skipped.size.toLocaleString('en')} records without a row, listed in ${listed}`);
       return { info, notes: records.notes };
     }),
+  );
+}
+
+/** A collection says of which model its rows are, for as long as it is kept. */
+function simulatedRows(name: string, { prefix, model }: Settings): ShoalError {
+  return new ShoalError(
+    'CONFIG_INVALID',
+    `the collection "${name}" is not built: ${mainQueue(model)} under ${prefix} is for a trial (simServes), and its ` +
+      'vectors would be kept as those of the model. Take another prefix (SHOAL_PREFIX or --prefix)',
+    { prefix, model },
   );
 }
 

@@ -12,7 +12,9 @@ import {
   checkServer,
   closeConnection,
   findWrongKeys,
+  isSimulated,
   openConnection,
+  queueService,
   untilReady,
   writeRefusal,
   type Redis,
@@ -123,7 +125,7 @@ async function modelFinding(
       found: 'not fetched yet; the first command that needs it fetches it',
       cure: `shoal model pull ${name}`,
     };
-  if (device.startsWith('sim'))
+  if (isSimulated(device))
     return { about: `model ${name}`, state: 'ok', found: 'in the cache; a simulated device runs nothing' };
   return examineModel({
     model: await openModel(name, { cacheDir }),
@@ -177,6 +179,7 @@ async function serverFindings(redisUrl: string, { prefix, unsafeServer, model }:
           },
       ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
       ...(await keyFindings(connection, prefix, mainQueue(model))),
+      ...(await trialFindings(connection, prefix, mainQueue(model))),
     ];
   } catch (error) {
     return [
@@ -203,6 +206,19 @@ async function keyFindings(connection: Redis, prefix: string, queue: string): Pr
     found: `${key} is a ${found} and should be ${expected === 'none' ? 'nothing' : `a ${expected}`}; jobs cannot pass`,
     cure: 'shoal queue repair moves it aside, loses nothing and lets the queue go on',
   }));
+}
+
+/** Vectors of a trial do not show where they came from. */
+async function trialFindings(connection: Redis, prefix: string, queue: string): Promise<Finding[]> {
+  if ((await queueService(connection, { prefix, queue })) !== 'simulation') return [];
+  return [
+    {
+      about: 'queue',
+      state: 'warning',
+      found: `${queue} under ${prefix} is for a trial (simServes): its vectors are not those of the model`,
+      cure: 'another prefix for work, SHOAL_PREFIX or --prefix; docs/operations.md says how a trial ends',
+    },
+  ];
 }
 
 async function privateServerFinding(cacheDir: string): Promise<Finding> {

@@ -84,6 +84,11 @@ describe('what stands in the way is said', () => {
       'all workers are drained, those that start later too; shoal fleet resume all',
     ],
     [
+      'a trial',
+      view({ workers: [worker('sim-1', ['main'], { facts: { ...FACTS, device: 'sim:8000' } })] }),
+      'a trial: simulated is sim-1; vectors of this queue are not those of the model',
+    ],
+    [
       'parents without a child',
       view({}, { handedOver: 3 }, { active: 1 }),
       '2 jobs handed over without a child in the CPU lane; if this stays so, shoal queue repair brings them back',

@@ -4,7 +4,7 @@
 import { ShoalError } from '@shoal/contract';
 import { LENGTH_CLASSES, type ByLength } from '@shoal/core';
 import type { LedgerFacts, SimilarityFacts } from '@shoal/core/similarity';
-import { Fleet, type FleetView, type LiveWorker } from '@shoal/queue';
+import { Fleet, isSimulated, type FleetView, type LiveWorker } from '@shoal/queue';
 import { withRunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
@@ -86,6 +86,9 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
   const serving = (lane: 'main' | 'cpu'): LiveWorker[] =>
     workers.filter((worker) => worker.lanes.includes(lane) && !worker.isDrained);
   const drained = workers.filter(({ isDrained }) => isDrained);
+  const simulations = workers.flatMap(({ workerId, facts }) =>
+    facts !== undefined && isSimulated(facts.device) ? [workerId] : [],
+  );
   const lost = main.handedOver - (cpu.waiting + cpu.active + cpu.delayed);
   return [
     ...(cpu.waiting > 0 && serving('cpu').length === 0
@@ -96,6 +99,9 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
       : []),
     ...(isAllDrained ? ['all workers are drained, those that start later too; shoal fleet resume all'] : []),
     ...(!isAllDrained && drained.length > 0 ? [`drained: ${drained.map(({ workerId }) => workerId).join(', ')}`] : []),
+    ...(simulations.length === 0 || main.queue.endsWith('-sim')
+      ? []
+      : [`a trial: simulated is ${simulations.join(', ')}; vectors of this queue are not those of the model`]),
     ...workers.flatMap(({ workerId, facts }) =>
       facts?.similarity?.isGpuLost === true
         ? [`${workerId}: its GPU failed, everything runs on its CPU; the GPU is tried again now and then`]

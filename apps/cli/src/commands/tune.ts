@@ -7,6 +7,7 @@ import { ShoalError } from '@shoal/contract';
 import { cacheFolder, liveBytes, type MemoryLaw, type Settings } from '@shoal/core';
 import { openTokenizer } from '@shoal/models';
 import { createLogger } from '@shoal/ops/service';
+import { isSimulated } from '@shoal/queue';
 import { forgetTuned, tune as tuneDevice, tunedProfiles, type TuneReport, type TunedProfile } from '@shoal/worker';
 import type { ComparingReport } from '@shoal/worker/similarity';
 import { shareProgress } from '../progress.ts';
@@ -27,7 +28,7 @@ export async function tune(terminal: Terminal, flags: TuneFlags): Promise<void> 
   const settings = await settingsOf(terminal, flags);
   if (flags.show === true || flags.undo === true)
     return kept(terminal, flags, cacheFolder(settings.cacheDir, terminal.environment));
-  if (settings.device.startsWith('sim'))
+  if (isSimulated(settings.device))
     throw new ShoalError(
       'CONFIG_INVALID',
       `device ${settings.device} is simulated and has nothing to measure; tune cpu or gpu:<index>`,

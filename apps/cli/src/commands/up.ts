@@ -91,7 +91,7 @@ interface Device {
 async function devicesOf(
   terminal: Terminal,
   flags: UpFlags,
-  { device, cacheDir }: Settings,
+  { device, simServes, cacheDir }: Settings,
   model: StoredModel,
 ): Promise<readonly Device[]> {
   const on = async (name: string, environment = {}): Promise<Device> => ({
@@ -100,6 +100,7 @@ async function devicesOf(
   });
   const cpu = await on('cpu');
   if (device === 'cpu' || (device === 'auto' && model.graphKind === 'int8')) return [cpu];
+  if (simServes === 'model') return [await on(device)]; // no worker computes the model beside a trial
   if (device !== 'auto') return [await on(device), cpu];
   const { ids, refusals } = await localGpus({
     cacheDir: cacheFolder(cacheDir, terminal.environment),

@@ -6,7 +6,16 @@ import { ShoalError, isShoalError, mainQueue } from '@shoal/contract';
 import { cacheFolder, type Settings, type Tokenizer } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer, pullModel, type StoredModel } from '@shoal/models';
-import { checkServer, closeConnection, liveWorkers, openConnection, untilReady, type Redis } from '@shoal/queue';
+import {
+  checkServer,
+  closeConnection,
+  liveWorkers,
+  openConnection,
+  queueService,
+  untilReady,
+  type QueuePlace,
+  type Redis,
+} from '@shoal/queue';
 import { attachServer } from '@shoal/private-server';
 import { WorkerKeeper, forkWorker } from './keep-worker.ts';
 import { WaitingNotice } from './waiting-notice.ts';
@@ -18,6 +27,8 @@ export interface Session {
   readonly model: StoredModel;
   readonly tokenizer: Tokenizer;
   readonly client: ShoalClient;
+  /** Vectors that come are those of a simulation. */
+  readonly isTrial: boolean;
   /** Aborted when the person interrupts, and when no worker can be kept alive; its reason is what to report. */
   readonly signal: AbortSignal;
   /** Rows arrived. */
@@ -160,6 +171,7 @@ async function withWorker<Result>(
     for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' }))
       .warnings)
       if (!options.isQuiet) say(terminal, warning);
+    const isTrial = await sayTrial(terminal, connection, { prefix: settings.prefix, queue: mainQueue(model.name) });
     const keeper = keepWorkerFor(terminal, options, connection);
     const waiting = new WaitingNotice(terminal, options);
     const failed = AbortSignal.any([keeper.failed, server.lost, waiting.tooLong]);
@@ -179,6 +191,7 @@ async function withWorker<Result>(
           model,
           tokenizer,
           client,
+          isTrial,
           signal: AbortSignal.any([terminal.signal, failed]),
           noteProgress: () => keeper.noteProgress(),
         });
@@ -194,6 +207,18 @@ async function withWorker<Result>(
   } finally {
     await closeConnection(connection);
   }
+}
+
+/** Said to quiet commands as well: what they write does not show where its vectors came from. */
+async function sayTrial(terminal: Terminal, connection: Redis, place: QueuePlace): Promise<boolean> {
+  const isTrial = (await queueService(connection, place)) === 'simulation';
+  if (isTrial)
+    say(
+      terminal,
+      `warning: ${place.queue} under ${place.prefix} is for a trial (simServes): the vectors that come are not those ` +
+        'of the model',
+    );
+  return isTrial;
 }
 
 /** Says once that the queue is full: what is slow for a reason should not look stuck. */

@@ -88,6 +88,13 @@ export const settingsSchema = z.strictObject({
         '(sim:8000+15: and 15 ms more for each run); sim:24GB has the speed of an H200 and 24 GB of memory to ' +
         'run out of; it serves its own queue, embed-<model>-sim.',
     ),
+  simServes: z
+    .enum(['itself', 'model'])
+    .default('itself')
+    .describe(
+      'What a worker on a simulated device serves. model: for trials, the queue of the model, with vectors that ' +
+        'are not the model’s; only under a prefix where no worker computes it (docs/operations.md).',
+    ),
   precision: z
     .enum(['auto', 'fp32', 'fp16', 'bf16'])
     .default('auto')

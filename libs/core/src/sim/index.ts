@@ -9,5 +9,6 @@ export {
 } from './device-law.ts';
 export { SimulatedMemory, type MemoryVerdict } from './simulated-memory.ts';
 export { SimulatedDevice, type DeviceFaults, type SimulatedDeviceOptions } from './simulated-device.ts';
+export { simulatedVector } from './simulated-vector.ts';
 export { withDeadlyToken, type Fate } from './deadly-token.ts';
 export { PacedBackend, paceOf, pacedAxis, type PacedBackendOptions } from './paced-backend.ts';

@@ -28,6 +28,8 @@ export interface PacedBackendOptions {
   readonly slotRows: number;
   /** Padded tokens. */
   readonly slotTokens: number;
+  /** What a row's vector is. Default: along `pacedAxis`. */
+  readonly vectorOf?: ((ids: ArrayLike<number>, dims: number) => Float32Array) | undefined;
 }
 
 /** Besides those that run: two wait, and there is what is kept back for interactive rows. */
@@ -51,6 +53,7 @@ export class PacedBackend implements InferenceBackend {
   readonly sessions: number;
   private readonly tokensPerMs: number;
   private readonly fixedMs: number;
+  private readonly vectorOf: PacedBackendOptions['vectorOf'];
   private readonly free: Slot[];
   private readonly queue: QueuedRun[] = [];
   /**
@@ -60,10 +63,11 @@ export class PacedBackend implements InferenceBackend {
   private readonly idleSinceMs: number[];
   private idleListeners: (() => void)[] = [];
 
-  constructor({ tokensPerMs, fixedMs = 0, sessions = 1, dims, slotRows, slotTokens }: PacedBackendOptions) {
+  constructor({ tokensPerMs, fixedMs = 0, sessions = 1, dims, slotRows, slotTokens, vectorOf }: PacedBackendOptions) {
     this.device = `sim:${tokensPerMs}`;
     this.tokensPerMs = tokensPerMs;
     this.fixedMs = fixedMs;
+    this.vectorOf = vectorOf;
     this.dims = dims;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
@@ -134,10 +138,11 @@ export class PacedBackend implements InferenceBackend {
   }
 
   private write(slot: Slot, { rows, width }: RunShape): void {
-    slot.embeddings.fill(0, 0, rows * this.dims);
     for (let row = 0; row < rows; row++) {
       const ids = slot.ids.subarray(row * width, row * width + slot.lengths[row]!);
-      slot.embeddings[row * this.dims + pacedAxis(ids, this.dims)] = 1;
+      const vector = slot.embeddings.subarray(row * this.dims, (row + 1) * this.dims);
+      if (this.vectorOf !== undefined) vector.set(this.vectorOf(ids, this.dims));
+      else vector.fill(0)[pacedAxis(ids, this.dims)] = 1;
     }
   }
 }

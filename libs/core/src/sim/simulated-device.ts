@@ -36,6 +36,8 @@ export interface SimulatedDeviceOptions {
   /** How long the first run waits: graph, context, kernels. Default 0. */
   readonly startMs?: number;
   readonly faults?: DeviceFaults;
+  /** What a row's vector is. Default: as tests know it. */
+  readonly vectorOf?: ((ids: ArrayLike<number>, dims: number) => Float32Array) | undefined;
 }
 
 /** What goes wrong, and when: rules over the row's token ids or the run's shape, or shares of all runs. */
@@ -216,10 +218,10 @@ export class SimulatedDevice implements InferenceBackend, MemoryProbe {
   }
 
   private write({ slot, isExact }: QueuedRun, rows: readonly Int32Array[]): void {
-    const { givesNanAtRow = never } = this.options.faults ?? {};
+    const { faults: { givesNanAtRow = never } = {}, vectorOf = fakeVector } = this.options;
     for (const [i, ids] of rows.entries()) {
       const vector =
-        !isExact && givesNanAtRow(ids) ? new Float32Array(this.dims).fill(Number.NaN) : fakeVector(ids, this.dims);
+        !isExact && givesNanAtRow(ids) ? new Float32Array(this.dims).fill(Number.NaN) : vectorOf(ids, this.dims);
       slot.embeddings.set(vector, i * this.dims);
     }
   }

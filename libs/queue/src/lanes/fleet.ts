@@ -104,8 +104,8 @@ export class Fleet {
     const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained] = await Promise.all([
       depthOf(main),
       depthOf(cpu),
-      this.workersOf(main.name),
-      this.workersOf(cpu.name),
+      liveFacts(this.connection, main.name, this.prefix),
+      liveFacts(this.connection, cpu.name, this.prefix),
       this.connection.smembers(this.keys.drained(main.name)),
     ]);
     const isAllDrained = drained.includes(ALL_WORKERS);
@@ -197,14 +197,19 @@ export class Fleet {
     const handedOver = counts['waiting-children'] ?? 0;
     return { queue: queue.name, waiting: wait + prioritized, active, delayed, handedOver, failed };
   }
+}
 
-  private async workersOf(queue: string): Promise<Map<string, WorkerFacts | undefined>> {
-    const [alive, facts] = await Promise.all([
-      liveWorkers(this.connection, queue, this.prefix),
-      this.connection.hgetall(this.keys.facts(queue)),
-    ]);
-    return new Map(alive.map((workerId) => [workerId, parseFacts(facts[workerId])]));
-  }
+/** What live workers of a lane tell of themselves, by id. */
+export async function liveFacts(
+  connection: Redis,
+  queue: string,
+  prefix: string,
+): Promise<Map<string, WorkerFacts | undefined>> {
+  const [alive, facts] = await Promise.all([
+    liveWorkers(connection, queue, prefix),
+    connection.hgetall(keySpace(prefix).facts(queue)),
+  ]);
+  return new Map(alive.map((workerId) => [workerId, parseFacts(facts[workerId])]));
 }
 
 function oldestOf(oldestWaitingMs: OldestWaiting): Pick<LaneDepth, 'oldestMs' | 'oldestWaitingMs'> {

@@ -8,6 +8,7 @@ import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
+import { queueService, type QueueService } from '../lanes/queue-service.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from './waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
@@ -68,6 +69,12 @@ export class QueueGauge {
   read(): Promise<QueueDepth> {
     this.reading ??= this.askWhileConnected().finally(() => (this.reading = undefined));
     return this.reading;
+  }
+
+  /** Whose vectors come from this queue. Throws QUEUE_UNREACHABLE. */
+  service(): Promise<QueueService | undefined> {
+    const { queue, prefix = DEFAULT_PREFIX } = this.options;
+    return queueService(this.connection, { prefix, queue });
   }
 
   /** Why jobs may not have been answered yet. Throws QUEUE_UNREACHABLE. */

@@ -15,7 +15,7 @@ import {
   type SweepFindings,
 } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
-import { Janitor, RedisAnnouncer, serverClock, type ServerClock } from '@shoal/queue';
+import { Janitor, RedisAnnouncer, enterService, serverClock, type QueueService, type ServerClock } from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
 import type { ForkedExecutor } from './forked-executor.ts';
 import { openLanes, type WorkerLanesOptions } from './worker-lanes.ts';
@@ -52,6 +52,8 @@ export interface WorkerKind {
   /** What the log says of it when it is ready. */
   readonly said: (ready: Ready) => Readonly<Record<string, unknown>>;
   readonly readJob?: PipelineParts['readJob'];
+  /** Undefined where nothing but this serves the queue. */
+  readonly service?: QueueService | undefined;
 }
 
 interface Stoppable {
@@ -124,6 +126,7 @@ async function openAll(
   const faults = faultPointsFrom(options.faultPoint, (signal) => process.kill(process.pid, signal));
   const meter = new LoadMeter();
   const ready = await early;
+  if (kind.service !== undefined) await enterService(kind.service, server);
   const lanes = await open.keep(openLanes(lanesOf(options, kind, { ready, meter, faults, recorder, serverNowMs })));
   const source = await open.keep(lanes.source);
   const metrics = meter.tap(noting(recorder, notes, log));

@@ -2,10 +2,10 @@
 // one device; one for similarity jobs is similarity-worker.ts.
 
 import { availableParallelism } from 'node:os';
-import { cpuQueue, mainQueue } from '@shoal/contract';
-import { cacheFolder, sizesOf } from '@shoal/core';
+import { ShoalError, cpuQueue, mainQueue } from '@shoal/contract';
+import { cacheFolder, sizesOf, type Settings } from '@shoal/core';
 import { checkModelName, openModel } from '@shoal/models';
-import { defaultWorkerName } from '@shoal/queue';
+import { defaultWorkerName, isSimulated, type QueueService } from '@shoal/queue';
 import { ForkedExecutor } from './forked-executor.ts';
 import { startClaiming, type RunningWorker, type WorkerOptions } from './start-claiming.ts';
 
@@ -20,8 +20,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   checkModelName(settings.model); // a cache may hold models whose names are another model's queue
   const model = await openModel(settings.model, { cacheDir });
   const threads = settings.threads || availableParallelism();
-  // nobody who asks for the model gets simulated vectors
-  const served = settings.device.startsWith('sim:') ? `${model.name}-sim` : model.name;
+  const { served, service } = serviceOf(settings, model.name);
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
   const cpuLane = cpuQueue(served);
   const executor = new ForkedExecutor({
@@ -40,8 +39,9 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     limits: settings,
     logLevel: settings.logLevel,
   });
-  return startClaiming(options, {
+  const running = await startClaiming(options, {
     queue: server.queue,
+    service,
     cpuQueue: cpuLane,
     executor,
     cacheDir,
@@ -50,6 +50,33 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     resultDims: ({ dims }) => dims,
     said: (facts) => ({ device: facts.device, precision: facts.precision, model: facts.model, threads }),
   });
+  if (service === 'simulation')
+    log.warn(
+      { queue: server.queue, device: settings.device },
+      'A TRIAL: this worker serves the queue of a model, and its vectors are not those of the model (simServes)',
+    );
+  return running;
+}
+
+/**
+ * Under which name the results of a worker go, and as what it serves the queue. Nobody who asks for a model gets
+ * simulated vectors, but where a trial wants it.
+ */
+function serviceOf(
+  { device, simServes }: Pick<Settings, 'device' | 'simServes'>,
+  model: string,
+): { readonly served: string; readonly service: QueueService | undefined } {
+  if (!isSimulated(device)) {
+    if (simServes === 'itself') return { served: model, service: 'model' };
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `simServes = "model" is for simulated devices, and the device is ${device}: a worker would compute vectors ` +
+        'where a trial was asked for. Give --device sim:8000, or take simServes (SHOAL_SIM_SERVES) away',
+    );
+  }
+  return simServes === 'model'
+    ? { served: model, service: 'simulation' }
+    : { served: `${model}-sim`, service: undefined };
 }
 
 /**

@@ -21,6 +21,8 @@ export interface DeviceOptions extends CanaryOptions {
    * thought; on a CPU cpuSessions.
    */
   readonly sessions?: number | undefined;
+  /** A simulated one serves the queue of the model itself. Default false. */
+  readonly servesModel?: boolean;
   /** The environment of this process: CUDA_VISIBLE_DEVICES is set in it. */
   readonly environment: Record<string, string | undefined>;
 }

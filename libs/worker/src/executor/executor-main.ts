@@ -117,7 +117,7 @@ function startExecutor(
 }
 
 async function openBackend(
-  { limits, threads, cacheDir, device, precision, encoder, deviceSessions: sessions }: ExecutorSettings,
+  { limits, threads, cacheDir, device, precision, encoder, deviceSessions: sessions, ...own }: ExecutorSettings,
   log: Logger,
   model: StoredModel,
   tokenizer: Tokenizer,
@@ -128,6 +128,7 @@ async function openBackend(
     precision,
     encoder,
     sessions,
+    servesModel: own.served === own.model,
     slots: (found) => ({ dims: model.dims, slotRows: sizesOf(limits, found).maxRows, slotTokens }),
     model,
     tokenizer,

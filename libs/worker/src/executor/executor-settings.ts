@@ -14,7 +14,7 @@ export interface ExecutorSettings {
   /** The CPU lane, whose locks carry its name; undefined where this worker does not claim from it. */
   readonly cpuQueue: string | undefined;
   readonly model: string;
-  /** The name under which its results go: the model's own, unless the device is simulated. */
+  /** The name under which its results go: the model's own, unless the device is simulated and no trial is on. */
   readonly served: string;
   /** auto, cpu, gpu:<index> or sim:… */
   readonly device: Settings['device'];

@@ -3,17 +3,19 @@
 
 import { invariant } from '@shoal/contract';
 import { systemClock, type InferenceBackend } from '@shoal/core';
-import { PacedBackend, SimulatedDevice, paceOf, simulatedLaw } from '@shoal/core/sim';
+import { PacedBackend, SimulatedDevice, paceOf, simulatedLaw, simulatedVector } from '@shoal/core/sim';
 import type { DeviceOptions } from '../device-options.ts';
 
 export function openSimulated({
   device,
   slots,
   sessions = 1,
-}: Pick<DeviceOptions, 'device' | 'slots' | 'sessions'>): InferenceBackend {
+  servesModel = false,
+}: Pick<DeviceOptions, 'device' | 'slots' | 'sessions' | 'servesModel'>): InferenceBackend {
+  const vectorOf = servesModel ? simulatedVector : undefined;
   const law = simulatedLaw(device);
-  if (law !== undefined) return new SimulatedDevice({ ...slots, law, clock: systemClock });
+  if (law !== undefined) return new SimulatedDevice({ ...slots, law, clock: systemClock, vectorOf });
   const pace = paceOf(device);
   invariant(pace !== undefined, 'the settings take no other name of a simulated device');
-  return new PacedBackend({ ...slots, ...pace, sessions });
+  return new PacedBackend({ ...slots, ...pace, sessions, vectorOf });
 }

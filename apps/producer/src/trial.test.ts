@@ -1,0 +1,152 @@
+// A trial: a simulated device serves the queue of a model, so that HTTP can be tried under load. Its vectors are a
+// function of the texts' token ids, everybody can see that they are not the model's, and no worker that computes the
+// model shares its queue.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { OpenAI } from 'openai';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { mainQueue } from '@shoal/contract';
+import { noLog, type Tokenizer } from '@shoal/core';
+import { simulatedVector } from '@shoal/core/sim';
+import { programOf } from '@shoal/core/testing';
+import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { Fleet } from '@shoal/queue';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { createProducer, type Producer } from './producer.ts';
+
+const MODEL = 'tiny-random';
+const QUEUE = mainQueue(MODEL);
+const PREFIX = '{trial}';
+const SIMULATED = { SHOAL_DEVICE: 'sim:8000', SHOAL_SIM_SERVES: 'model' };
+
+let server: TestServer;
+let cacheDir: string;
+let model: StoredModel;
+let tokenizer: Tokenizer;
+let producer: Producer;
+let trial: Started;
+const workers: ChildProcess[] = [];
+
+beforeAll(async () => {
+  server = await startTestServer();
+  cacheDir = await mkdtemp(join(tmpdir(), 'shoal-trial-'));
+  model = await openModel(MODEL, { cacheDir });
+  tokenizer = await openTokenizer(model);
+  trial = await startWorker('gpu-worker', { SHOAL_PREFIX: PREFIX, ...SIMULATED });
+  producer = await createProducer({
+    redisUrl: server.url,
+    prefix: PREFIX,
+    model,
+    tokenizer,
+    host: '127.0.0.1',
+    port: 0,
+    requestTimeoutMs: 20_000,
+    maxOpenRequests: 64,
+    version: '0.0.0',
+    log: noLog,
+  });
+});
+afterAll(async () => {
+  await producer?.stop();
+  await Promise.all(workers.map(stopWorker));
+  await server.stop();
+  await rm(cacheDir, { recursive: true, force: true });
+});
+
+interface Started {
+  readonly report: unknown;
+  /** What it has logged until it said so. */
+  readonly log: () => string;
+}
+
+async function startWorker(app: 'cpu-worker' | 'gpu-worker', environment: Record<string, string>): Promise<Started> {
+  const { main, execArgv } = programOf(app);
+  const child = fork(main, [], {
+    execArgv: [...execArgv],
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: server.url,
+      SHOAL_MODEL: MODEL,
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: 'warn',
+      ...environment,
+    },
+    stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
+  });
+  workers.push(child);
+  let text = '';
+  for (const stream of [child.stdout, child.stderr]) stream?.on('data', (chunk) => (text += String(chunk)));
+  const [report]: unknown[] = await once(child, 'message');
+  return { report, log: () => text };
+}
+
+async function stopWorker(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const gone = once(child, 'exit');
+  child.kill('SIGTERM');
+  await gone;
+}
+
+test('the worker says what it is, in its log and to the fleet', async () => {
+  expect(trial.report).toMatchObject({ kind: 'ready', device: 'sim:8000' });
+  await expect.poll(trial.log).toContain('A TRIAL');
+  const fleet = await Fleet.connect({ redisUrl: server.url, prefix: PREFIX, queue: QUEUE });
+  await expect.poll(async () => (await fleet.read()).workers.map(({ facts }) => facts?.device)).toEqual(['sim:8000']);
+  await fleet.close();
+});
+
+test('each text has the vector of its token ids, under load, and every answer says that it is simulated', async () => {
+  const openai = new OpenAI({ baseURL: `${producer.url}/v1`, apiKey: 'none', maxRetries: 0 });
+  const requests = [...Array(20).keys()].map((request) =>
+    [...Array(25).keys()].map((at) => `text ${at} of request ${request}`),
+  );
+  await Promise.all(
+    requests.map(async (input) => {
+      const { data, response } = await openai.embeddings.create({ model: MODEL, input }).withResponse();
+      expect(response.headers.get('x-shoal-simulated')).toBe('1');
+      for (const [at, text] of input.entries()) {
+        const expected = simulatedVector(tokenizer.encode(text).ids, model.dims);
+        expect(
+          Math.max(...expected.map((value, dim) => Math.abs(value - data.data[at]!.embedding[dim]!))),
+        ).toBeLessThan(1e-6);
+      }
+    }),
+  );
+  const [jobId] = [await server.command('ZRANGE', `${PREFIX}:${QUEUE}:completed`, '0', '0')].flat();
+  const ended = await server.command('HGET', `${PREFIX}:${QUEUE}:${String(jobId)}`, 'returnvalue');
+  expect(JSON.parse(String(ended))).toMatchObject({ device: 'sim:8000' });
+});
+
+test('/readyz says so', async () => {
+  expect(await (await fetch(`${producer.url}/readyz`)).json()).toMatchObject({ status: 'ready', simulated: true });
+});
+
+test('a worker that computes the model does not start beside it', async () => {
+  const { report } = await startWorker('cpu-worker', { SHOAL_PREFIX: PREFIX });
+  expect(report).toMatchObject({
+    kind: 'unfit',
+    failure: { code: 'CONFIG_INVALID', message: expect.stringContaining('alive now: sim:8000') },
+  });
+});
+
+test('a simulated device does not serve where a worker computes the model, nor a real one as a trial', async () => {
+  const real = await startWorker('cpu-worker', { SHOAL_PREFIX: '{work}' });
+  expect(real.report).toMatchObject({ kind: 'ready' });
+  const [simulated, mistaken] = await Promise.all([
+    startWorker('gpu-worker', { SHOAL_PREFIX: '{work}', ...SIMULATED }),
+    startWorker('cpu-worker', { SHOAL_PREFIX: '{other}', SHOAL_SIM_SERVES: 'model' }),
+  ]);
+  expect(simulated.report).toMatchObject({
+    kind: 'unfit',
+    failure: { code: 'CONFIG_INVALID', message: expect.stringContaining('SHOAL_PREFIX={trial}') },
+  });
+  expect(mistaken.report).toMatchObject({
+    kind: 'unfit',
+    failure: { code: 'CONFIG_INVALID', message: expect.stringContaining('simServes = "model"') },
+  });
+});
