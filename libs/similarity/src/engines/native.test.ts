@@ -60,11 +60,9 @@ test('without the native code every test passes in plain code', () => {
       '--conditions=@shoal/source',
       join(root, 'node_modules/vitest/vitest.mjs'),
       'run',
-      '--dir',
-      join(root, 'libs/similarity/src'),
       '--reporter=verbose',
-      'kernels',
-      'collections',
+      'libs/similarity/src/engines/kernels',
+      'libs/similarity/src/collections/',
     ],
     {
       // verbose: the name of a suite is else printed where one of its tests is slow
