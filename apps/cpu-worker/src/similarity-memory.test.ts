@@ -76,6 +76,7 @@ function shortOfMemory(
   });
   return {
     device: device.device,
+    newest: (name) => device.newest(name),
     openGraph: (name) => device.openGraph(name),
     rowsOf: (matrix) => held(device.rowsOf(matrix)),
     openCollection: async (name) => {

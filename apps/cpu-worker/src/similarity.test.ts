@@ -238,6 +238,29 @@ describe('answers', () => {
 const one = { values: query(0), dims: DIMS };
 const ask = (name: string): Promise<string> => codeOf(client.topK(`${name}@1`, one, { k: 1 }));
 
+test('a name alone is its newest version, and the answer tells which that was and what made its rows', async () => {
+  await createCollection(collections, 'known', [{ dims: DIMS, vectors: rows }], { about: { model: 'none@0' } });
+  const many = { values: randomVectors(70, DIMS, 3), dims: DIMS };
+  const first = await client.topK('known', many, { k: 1 });
+  expect(first).toMatchObject({ length: 70, collection: 'known@1', collectionModel: 'none@0' });
+  await createCollection(collections, 'known', [{ dims: DIMS, vectors: rows.subarray(0, 9 * DIMS) }]);
+  const second = await client.topK('known', many, { k: 99 });
+  expect(second).toMatchObject({ length: 70, collection: 'known@2', collectionModel: undefined });
+  expect(second.map(({ ids }) => ids.length)).toEqual(second.map(() => 9));
+  expect(await client.rescore('known', one, [[8]], { k: 1 })).toMatchObject({ length: 1, collection: 'known@2' });
+  expect(await client.cosine(many, { collection: 'known' })).toMatchObject({ columns: 9, collection: 'known@2' });
+  expect(await client.cosine(one, one)).not.toHaveProperty('collection');
+  expect(await codeOf(client.topK('unheard', one, { k: 1 }))).toBe('COLLECTION_UNKNOWN');
+  const job = await queue.add(
+    'topk',
+    { v: 1, collection: 'known@1', queries: { vectors: base64(query(0)), dims: DIMS }, k: 1 },
+    { jobId: 'plain-known' },
+  );
+  await expect
+    .poll(async () => (await queue.getJob(job.id!))?.returnvalue as unknown, { timeout: 10_000, interval: 20 })
+    .toMatchObject({ collection: 'known@1', model: 'none@0' });
+});
+
 describe('bad input fails by its code, and the worker goes on', () => {
   const vectors = { vectors: base64(query(0)), dims: DIMS };
 
@@ -246,7 +269,7 @@ describe('bad input fails by its code, and the worker goes on', () => {
     expect(await codeOf(client.topK('docs@1', { values: Float32Array.of(1, Number.NaN), dims: 2 }, { k: 1 }))).toBe(
       'VECTOR_INVALID',
     );
-    expect(await codeOf(client.topK('docs', one, { k: 1 }))).toBe('JOB_INVALID');
+    expect(await codeOf(client.topK('docs@0', one, { k: 1 }))).toBe('JOB_INVALID');
     expect(await codeOf(client.cosine(one, { values: rows.subarray(0, DIMS + 1), dims: DIMS + 1 }))).toBe(
       'DIMENSIONS_MISMATCH',
     );

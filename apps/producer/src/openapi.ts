@@ -107,7 +107,20 @@ const queriesOf = (most: number) => ({
     { type: 'array', items: vector, minItems: 1, maxItems: most },
   ],
 });
-const collection = { type: 'string', description: 'Name and version: docs@3.' } as const;
+const collection = {
+  type: 'string',
+  description: 'Name and version: docs@3, or docs for its newest version.',
+} as const;
+/** Of answers about a collection. */
+const searched = {
+  collection: { type: 'string', description: 'Name and version of the collection that was searched.' },
+  collection_model: {
+    type: ['string', 'null'],
+    description:
+      'Name and revision of the model that made its rows. Null where that is not known: then nobody checked whether ' +
+      'texts among the queries come from the same model.',
+  },
+} as const;
 const metric = { type: 'string', enum: ['cosine', 'dot', 'l2'], default: 'cosine' } as const;
 const k = {
   type: 'integer',
@@ -161,6 +174,7 @@ const similaritySchema = <Properties extends object>(
       properties: {
         object: { type: 'string', const: 'list' },
         data: { type: 'array', items: { type: 'object', properties: item } },
+        ...(Object.hasOwn(properties, 'collection') ? searched : {}),
       },
     },
     ...answers(

@@ -139,8 +139,8 @@ function collectionOf(asked: unknown): string {
   return named(
     'collection',
     asked,
-    /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/,
-    'a collection and its version, such as docs@3',
+    /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(@[1-9][0-9]{0,8})?$/,
+    'a collection and its version, such as docs@3, or its name alone for the newest one',
   );
 }
 

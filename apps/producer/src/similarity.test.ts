@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { programOf } from '@shoal/core/testing';
 import { noLog } from '@shoal/core';
+import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
@@ -169,6 +170,8 @@ describe('a question is answered', () => {
       }),
     ).toEqual({
       object: 'list',
+      collection: 'square@1',
+      collection_model: null,
       data: [
         {
           object: 'ranking',
@@ -194,6 +197,60 @@ describe('a question is answered', () => {
     const { data: rankings } = await answer('topk', { collection: 'texts@1', queries: TEXTS, k: 1 });
     expect(rankings.map(({ ids }) => ids)).toEqual([[0], [1], [2], [3]]);
     expect((await answer('topk', { collection: 'texts@1', queries: TEXTS[2], k: 1 })).data[0]?.ids).toEqual([2]);
+  });
+
+  test('the newest version is searched where none is named, and the answer tells which, and what made its rows', async () => {
+    const folder = join(cacheDir, 'collections');
+    const { name, revision, dims } = options.model;
+    const vectors = Float32Array.from({ length: 2 * dims }, (_, i) => Math.cos(i));
+    await createCollection(folder, 'told', [{ dims, vectors }]);
+    const question = { collection: 'told', queries: TEXTS[0], k: 1 };
+    expect(await answer('topk', question)).toMatchObject({ collection: 'told@1', collection_model: null });
+    await createCollection(folder, 'told', [{ dims, vectors }], { about: { model: `${name}@${revision}` } });
+    const known = { collection: 'told@2', collection_model: `${name}@${revision}` };
+    expect(await answer('topk', question)).toMatchObject(known);
+    expect(await answer('rescore', { ...question, candidates: [[1]] })).toMatchObject(known);
+    expect(await answer('cosine', { collection: 'told', queries: [[...vectors.slice(0, dims)]] })).toMatchObject(known);
+    expect(await answer('cosine', { queries: 'a', against: 'b' })).not.toHaveProperty('collection_model');
+  });
+
+  test('texts are not compared with rows of another model, nor of another revision; vectors are', async () => {
+    const folder = join(cacheDir, 'collections');
+    const { name, revision, dims } = options.model;
+    const rows = [{ dims, vectors: Float32Array.from({ length: 2 * dims }, (_, i) => Math.cos(i)) }];
+    await createCollection(folder, 'other', rows, { about: { model: 'another@1' } });
+    await createCollection(folder, 'older', rows, { about: { model: `${name}@000000000000` } });
+    const client = await ShoalClient.connect({ redisUrl: server.url, model: options.model });
+    for (const [collection, model] of [
+      ['other', 'another@1'],
+      ['older@1', `${name}@000000000000`],
+    ] as const) {
+      for (const [kind, body] of [
+        ['topk', { k: 1 }],
+        ['rescore', { k: 1, candidates: [[0]] }],
+        ['cosine', {}],
+      ] as const) {
+        const response = await post(`similarity/${kind}`, { ...body, collection, queries: TEXTS[0] });
+        expect([response.status, await response.json()]).toMatchObject([
+          400,
+          {
+            error: {
+              code: 'collection_model_mismatch',
+              message: expect.stringContaining(
+                `embedded by ${name}@${revision}, and the rows of ${collection.slice(0, 5)}@1 by ${model}`,
+              ),
+            },
+          },
+        ]);
+      }
+      await expect(client.topK(collection, TEXTS, { k: 1 })).rejects.toMatchObject({
+        code: 'COLLECTION_MODEL_MISMATCH',
+        fields: { collectionModel: model, model: `${name}@${revision}` },
+      });
+      const values = rows[0]!.vectors.slice(0, dims);
+      expect(await client.topK(collection, { values, dims }, { k: 1 })).toMatchObject({ collectionModel: model });
+    }
+    await client.close();
   });
 
   test('rescore: the same among candidates', async () => {
@@ -255,7 +312,7 @@ describe('a bad request is refused by place and code:', () => {
   const spread = { graph: 'links', seeds: [[0]], k: 1 };
   test.each([
     ['no collection', 'topk', { ...topk, collection: undefined }, 'missing_required_parameter', 'collection'],
-    ['a collection without its version', 'topk', { ...topk, collection: 'square' }, 'invalid_value', 'collection'],
+    ['a collection with no such version', 'topk', { ...topk, collection: 'square@0' }, 'invalid_value', 'collection'],
     ['a field of another kind', 'topk', { ...topk, candidates: [[1]] }, 'unknown_parameter', 'candidates'],
     ['no queries', 'topk', { ...topk, queries: [] }, 'empty_array', 'queries'],
     ['an empty text', 'topk', { ...topk, queries: ['a', ''] }, 'empty_string', 'queries[1]'],

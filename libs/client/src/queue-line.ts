@@ -96,6 +96,11 @@ export class QueueLine {
     return (await this.canceller).cancel(jobIds);
   }
 
+  /** What jobs that were delivered returned, as it is stored; undefined where that is forgotten. */
+  returnValues(jobIds: readonly string[]): Promise<(string | undefined)[]> {
+    return this.producer.returnValues(jobIds);
+  }
+
   /** Why nothing has come yet. Throws QUEUE_UNREACHABLE. */
   whyWaiting(): Promise<Waiting> {
     return this.producer.whyWaiting();

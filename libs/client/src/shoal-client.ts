@@ -19,6 +19,7 @@ import { checkCallOptions, checkClientOptions, checkItems, checkTexts, shown } f
 import { refuseOldNode } from './node-version.ts';
 import { QueueLine } from './queue-line.ts';
 import { fleetRevision } from './revision.ts';
+import type { Searched, Texts } from './searched.ts';
 import {
   SimilarityCalls,
   type CosineOptions,
@@ -121,18 +122,21 @@ export class ShoalClient {
   }
 
   /**
-   * The k best rows of a collection ("docs@3") for each query, best first, by exact search; one ranking per query, in
-   * order. Texts as queries are embedded by this client's model first. Rejects as `embed` does, and with
-   * COLLECTION_UNKNOWN, COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID,
+   * The k best rows of a collection ("docs@3", or "docs" for its newest version) for each query, best first, by exact
+   * search; one ranking per query, in order. The list itself has `collection`, which version was searched, and
+   * `collectionModel`, which model made its rows, undefined where that is not known. Texts as queries are embedded by
+   * this client's model first, and refused (COLLECTION_MODEL_MISMATCH) where the rows come from another; vectors are
+   * compared as they are. Rejects as `embed` does, and with COLLECTION_UNKNOWN, COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID,
    * RESULT_TOO_LARGE or OUT_OF_VRAM.
    */
-  async topK(collection: string, queries: Queries, given: RankingOptions): Promise<Ranking[]> {
+  async topK(collection: string, queries: Queries, given: RankingOptions): Promise<Ranking[] & Searched> {
     checkCallOptions('topK', given);
     const { k, metric, names, ...options } = given;
     return this.similarity.rankings(
       { kind: 'topk', collection, k, metric, names },
       await this.vectorsOf(queries, options.signal),
       options,
+      this.textsIn(queries),
     );
   }
 
@@ -145,7 +149,7 @@ export class ShoalClient {
     queries: Queries,
     candidates: readonly RowIds[],
     asked: RankingOptions,
-  ): Promise<Ranking[]> {
+  ): Promise<Ranking[] & Searched> {
     checkCallOptions('rescore', asked);
     const { k, metric, names, ...options } = asked;
     const lists = candidates.map(rowIdsOf);
@@ -161,6 +165,7 @@ export class ShoalClient {
       { kind: 'rescore', collection, k, metric, names, candidates: lists },
       await this.vectorsOf(given, options.signal),
       options,
+      this.textsIn(queries),
     );
   }
 
@@ -174,7 +179,12 @@ export class ShoalClient {
     const { metric, ...options } = asked;
     const matrix = await this.vectorsOf(queries, options.signal);
     if ('collection' in others)
-      return this.similarity.scores({ kind: 'cosine', collection: others.collection, metric }, matrix, options);
+      return this.similarity.scores(
+        { kind: 'cosine', collection: others.collection, metric },
+        matrix,
+        options,
+        this.textsIn(queries),
+      );
     return this.similarity.scores(
       { kind: 'cosine', against: await this.vectorsOf(others, options.signal), metric },
       matrix,
@@ -278,6 +288,11 @@ export class ShoalClient {
       ...(signal === undefined ? {} : { signal }),
     });
     return { values, rows, dims };
+  }
+
+  /** What is to be known of queries that were texts. */
+  private textsIn(queries: Queries): Texts | undefined {
+    return 'dims' in queries ? undefined : { model: this.model };
   }
 
   private get jobTexts(): number {

@@ -6,12 +6,14 @@ import {
   SIMILARITY_QUEUE,
   ShoalError,
   decodeRankings,
+  searchedIn,
   type Matrix,
   type Ranking,
   type SeedSet,
   type SimilarityMetric,
 } from '@shoal/contract';
 import type { ClientOptions } from './embedding.ts';
+import { isNewest, searchedOf, withSearched, type Searched, type Texts } from './searched.ts';
 import { closedError, type Asked, type Delivery, type JobRequest } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
 import {
@@ -59,8 +61,8 @@ export interface SpreadOptions extends CallOptions {
   readonly threshold?: number;
 }
 
-/** rows × columns scores, row-major: a row for each query. */
-export interface Scores {
+/** rows × columns scores, row-major: a row for each query. Of a collection, it is told which. */
+export interface Scores extends Partial<Searched> {
   readonly rows: number;
   readonly columns: number;
   readonly scores: Float32Array;
@@ -79,38 +81,41 @@ export class SimilarityCalls {
     question: Extract<SimilarityQuestion, { kind: 'topk' | 'rescore' }>,
     queries: Matrix,
     options: CallOptions,
-  ): Promise<Ranking[]> {
-    return (await this.ask(options, (terms) => compareRequests(question, queries, terms), readRankings)).flat();
+    texts?: Texts,
+  ): Promise<Ranking[] & Searched> {
+    const { answers, searched } = await this.search(question, queries, options, texts, readRankings);
+    return withSearched(answers.flat(), searched);
   }
 
   async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly SeedSet[]): Promise<Ranking[]> {
     const { graph, k, steps, decay, threshold } = question;
-    return (
-      await this.ask(
-        question,
-        (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms),
-        readRankings,
-      )
-    ).flat();
+    const { answers } = await this.ask(
+      question,
+      (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms),
+      readRankings,
+    );
+    return answers.flat();
   }
 
   async scores(
     question: Extract<SimilarityQuestion, { kind: 'cosine' }>,
     queries: Matrix,
     options: CallOptions,
+    texts?: Texts,
   ): Promise<Scores> {
     let [columns, scores, at] = [0, new Float32Array(), 0];
-    await this.ask(
-      options,
-      (terms) => compareRequests(question, queries, terms),
-      ({ header, body }) => {
-        if (at === 0) [columns, scores] = [header.dims, new Float32Array(queries.rows * header.dims)];
-        const part = widen(header, body);
-        scores.set(part, at);
-        at += part.length;
-      },
-    );
-    return { rows: queries.rows, columns, scores };
+    const read = ({ header, body }: Delivery): void => {
+      if (at === 0) [columns, scores] = [header.dims, new Float32Array(queries.rows * header.dims)];
+      const part = widen(header, body);
+      scores.set(part, at);
+      at += part.length;
+    };
+    if ('against' in question) {
+      await this.ask(options, (terms) => compareRequests(question, queries, terms), read);
+      return { rows: queries.rows, columns, scores };
+    }
+    const { searched } = await this.search(question, queries, options, texts, read);
+    return { rows: queries.rows, columns, scores, ...searched };
   }
 
   /** Gives up what is open and closes the line, if there is one; none is opened any more. */
@@ -119,13 +124,43 @@ export class SimilarityCalls {
     await (await this.line?.catch(() => undefined))?.close();
   }
 
+  /**
+   * A question to a collection. Where the newest version is asked for, the first job finds out which that is, and the
+   * others ask for the same one.
+   */
+  private async search<Answer>(
+    question: Extract<SimilarityQuestion, { readonly collection: string }>,
+    queries: Matrix,
+    { jobId = randomUUID(), ...options }: CallOptions,
+    texts: Texts | undefined,
+    read: (delivery: Delivery) => Answer,
+  ): Promise<{ readonly answers: readonly Answer[]; readonly searched: Searched }> {
+    const requestsOf = (collection: string, terms: SimilarityTerms): readonly JobRequest[] =>
+      compareRequests({ ...question, collection }, queries, terms);
+    const { collection } = question;
+    const asked = { jobId, ...options };
+    const first = await this.ask(
+      asked,
+      (terms) => requestsOf(collection, terms).slice(0, isNewest(collection) ? 1 : undefined),
+      read,
+    );
+    const found = searchedOf(collection, first.returned.map(searchedIn), texts);
+    if (first.answers.length === 0 || !isNewest(collection)) return { answers: first.answers, searched: found };
+    const others = await this.ask(asked, (terms) => requestsOf(found.collection, terms).slice(1), read);
+    return {
+      answers: [...first.answers, ...others.answers],
+      searched: searchedOf(collection, [...first.returned, ...others.returned].map(searchedIn), texts),
+    };
+  }
+
   /** What `read` makes of each answer, in order, keeping nothing of it: its memory is used again. */
   private async ask<Answer>(
     { jobId = randomUUID(), signal, class: kind }: CallOptions,
     toRequests: (terms: SimilarityTerms) => readonly JobRequest[],
     read: (delivery: Delivery) => Answer,
-  ): Promise<Answer[]> {
-    const { jobs, replyChannel } = await unlessAborted(signal, () => this.opened());
+  ): Promise<{ readonly answers: readonly Answer[]; readonly returned: readonly (string | undefined)[] }> {
+    const line = await unlessAborted(signal, () => this.opened());
+    const { jobs, replyChannel } = line;
     const { tenant = 'default' } = this.options;
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
     const requests = toRequests({
@@ -144,8 +179,10 @@ export class SimilarityCalls {
         jobs.letGo(delivery);
         return answer;
       });
-      jobs.release(requests.map((request) => request.jobId));
-      return answers;
+      const jobIds = requests.map((request) => request.jobId);
+      const returned = await line.returnValues(jobIds);
+      jobs.release(jobIds);
+      return { answers, returned };
     } catch (error) {
       await jobs.abandon(asked, interrupted(error));
       throw error;

@@ -41,6 +41,7 @@ export const ERROR_CODES = {
   COLLECTION_GONE: 'This version of the collection is no longer stored.',
   COLLECTION_CORRUPT: 'The file of the collection is not what was written.',
   COLLECTION_EMPTY: 'There are no rows to search.',
+  COLLECTION_MODEL_MISMATCH: 'The texts were embedded by another model than the rows of the collection.',
   DIMENSIONS_MISMATCH: 'Vectors of different lengths cannot be compared.',
   VECTOR_INVALID: 'A vector holds something that cannot be compared, such as NaN.',
   SEARCH_INVALID: 'The search asks for something that cannot be, such as the best 0 rows.',

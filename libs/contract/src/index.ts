@@ -61,6 +61,7 @@ export {
   parseSimilarityJob,
   resultTooLarge,
   rowsOf,
+  searchedIn,
   type Seed,
   type SeedSet,
   SIMILARITY_KINDS,
@@ -73,6 +74,7 @@ export {
   type SimilarityReturn,
   type VectorInput,
 } from './similarity-job.ts';
+export { isSameModel } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';
 export {
   type DecodedInput,

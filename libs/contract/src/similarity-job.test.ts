@@ -82,7 +82,7 @@ describe('what is refused', () => {
     ['topk', /JOB_INVALID.*k: must be at least 1/, { ...TOPK, k: 0 }],
     ['topk', /JOB_INVALID.*k: must be at least 1/, { ...TOPK, k: -3 }],
     ['topk', /JOB_INVALID.*k/, { ...TOPK, k: 1.5 }],
-    ['topk', /JOB_INVALID.*name@version/, { ...TOPK, collection: 'docs' }],
+    ['topk', /JOB_INVALID.*name@version/, { ...TOPK, collection: 'docs@' }],
     ['topk', /JOB_INVALID.*name@version/, { ...TOPK, collection: '../x@1' }],
     ['topk', /JOB_INVALID.*metric/, { ...TOPK, metric: 'hamming' }],
     ['topk', /DIMENSIONS_MISMATCH.*12 bytes/, { ...TOPK, queries: { vectors: base64(1, 2, 3), dims: 2 } }],

@@ -32,7 +32,10 @@ const MAX_STEPS = 64;
 const dims = z.int().min(1).max(MAX_DIMS);
 const named = z
   .string()
-  .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}@[1-9][0-9]{0,8}$/, 'must be name@version, e.g. docs@3');
+  .regex(
+    /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(@[1-9][0-9]{0,8})?$/,
+    'must be name@version, e.g. docs@3, or docs, the newest',
+  );
 const graph = z
   .string()
   .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the name of a graph: up to 64 of A-Z a-z 0-9 _ . -');
@@ -130,13 +133,18 @@ export interface SimilarityJob extends JobTerms {
   readonly input: SimilarityInput;
 }
 
-/** What a completed job returns: facts and the key of the result, at most 300 bytes of JSON. */
+/** What a completed job returns: facts and the key of the result, some 300 bytes of JSON. */
 export interface SimilarityReturn {
   readonly v: 1;
   readonly key: string;
   readonly kind: SimilarityKind;
-  /** name@version of the collection, or name of the graph; absent where the job brought all vectors itself. */
+  /**
+   * name@version of the collection that was searched, or name of the graph; absent where the job brought all vectors
+   * itself. The name alone where a job that asked for the newest version had its result before this run.
+   */
   readonly collection?: string;
+  /** name@revision of the model that made the rows of the collection; absent where it is not known. */
+  readonly model?: string;
   readonly rows: number;
   /** Columns of the matrix, or the `k` that was asked for. */
   readonly dims: number;
@@ -150,6 +158,21 @@ export interface SimilarityReturn {
   /** How often a tile was halved for lack of memory while this job ran. */
   readonly splits: number;
   readonly ms: { readonly queued: number; readonly run: number };
+}
+
+/** What of a return value tells which rows were compared with; of what is none, nothing. */
+export function searchedIn(returnValue: string | undefined): Pick<SimilarityReturn, 'collection' | 'model'> {
+  try {
+    const { collection, model }: { readonly collection?: unknown; readonly model?: unknown } = Object(
+      JSON.parse(returnValue ?? '{}'),
+    );
+    return {
+      ...(typeof collection === 'string' ? { collection } : {}),
+      ...(typeof model === 'string' ? { model } : {}),
+    };
+  } catch {
+    return {};
+  }
 }
 
 export function isSimilarityKind(name: string): name is SimilarityKind {

@@ -59,7 +59,6 @@ export {
   type VectorFormat,
 } from './collections/vector-files.ts';
 export { MODEL_KEY, modelText } from './collections/vectors-model.ts';
-export { isSameModel } from './collections/rows-model.ts';
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';
 export { CudaEngine, type CudaEngineOptions } from './engines/cuda-engine.ts';
 export type { CudaTimes } from './engines/cuda-calls.ts';

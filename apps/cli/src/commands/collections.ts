@@ -4,14 +4,13 @@
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { hasPrompts } from '@shoal/client';
-import { ShoalError, isShoalError, mainQueue } from '@shoal/contract';
+import { ShoalError, isSameModel, isShoalError, mainQueue } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import {
   appendToCollection,
   checkCollection,
   collectionInfo,
   createCollection,
-  isSameModel,
   listCollections,
   modelText,
   openCollection,

@@ -2,7 +2,7 @@
 // model that embedded the collection; vectors and graphs are compared in this process.
 
 import { hasPrompts } from '@shoal/client';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, isSameModel } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { rename, rm, stat, writeFile } from 'node:fs/promises';
@@ -10,7 +10,6 @@ import { extname } from 'node:path';
 import {
   graphInfo,
   hitsOf,
-  isSameModel,
   matrixOf,
   openGraph,
   readVectors,

@@ -11,6 +11,8 @@ export type Fitted<Value> =
 export interface SimilarityDevice {
   /** What really computes: e.g. "cpu:avx512". */
   readonly device: string;
+  /** "docs" becomes "docs@3", the newest version there is. Throws COLLECTION_UNKNOWN. */
+  newest(name: string): Promise<string>;
   /**
    * `name`: name@version, of a graph its name. Throws COLLECTION_UNKNOWN, COLLECTION_GONE or COLLECTION_CORRUPT. Holds
    * no rows yet.
@@ -39,6 +41,8 @@ export interface DeviceUse {
 /** Somewhere that rows come from. */
 export interface RowSource {
   readonly name: string;
+  /** The model that made the rows, name@revision; absent: not known. */
+  readonly model?: string;
   readonly rows: number;
   readonly dims: number;
   /** Memory that a held row takes. */

@@ -304,6 +304,43 @@ describe('memory', () => {
     expect([bench.device.openSources, bench.residents.bytes]).toEqual([1, 3 * ROW_BYTES]);
   });
 
+  test('what waits for a collection or a graph that is replaced meanwhile keeps the old one, and runs by itself', async () => {
+    const bench = setup();
+    bench.device.collections.set('docs@1', collection(20, 1)).set('other@1', collection(20, 3));
+    bench.device.graphs.set('links', [[1], [], []]);
+    const askBoth = (when: string): void =>
+      bench.run(
+        topK(`rows ${when}`, matrix([1, 0, 0])),
+        orderOf(`nodes ${when}`, 'spread', { graph: 'links', seeds: [[0]], k: 3, steps: 1 }),
+      );
+    const filled = (count: number): Promise<void> =>
+      bench.clock.advanceUntil(() => bench.sent.filter(({ kind }) => kind === 'filled').length === count);
+    bench.device.gate.hold();
+    bench.run(topK('blocker', matrix([1, 0, 0]), { collection: 'other@1' }));
+    await bench.clock.advanceUntil(() => bench.device.gate.waiters === 1);
+    askBoth('before');
+    await filled(2);
+    bench.device.collections.set('docs@1', collection(20, 2));
+    bench.device.models.set('docs@1', 'minilm@1');
+    bench.device.graphs.set('links', [[2], [], []]);
+    bench.device.replaced.add('docs@1').add('links');
+    askBoth('after');
+    await filled(3);
+    bench.device.gate.release();
+    await bench.untilOutcomes(5);
+    expect([bench.ids('nodes before'), bench.ids('nodes after')]).toEqual([[[0, 1]], [[0, 2]]]);
+    for (const [when, seed] of [
+      ['before', 1],
+      ['after', 2],
+    ] as const)
+      await unlimited(collection(20, seed), [topK('alone', matrix([1, 0, 0]))], (alone) =>
+        expect(bench.ids(`rows ${when}`)).toEqual(alone.ids('alone')),
+      );
+    const returned = bench.outcomes().map((one) => [one.jobId, 'value' in one ? one.value : undefined]);
+    expect(Object.fromEntries(returned)).toMatchObject({ 'rows after': { collection: 'docs@1', model: 'minilm@1' } });
+    expect(Object.fromEntries(returned)['rows before']).not.toHaveProperty('model');
+  });
+
   test('what does not fit even as one row fails, and says how often it was halved before', async () => {
     const bench = setup();
     bench.device.collections.set('docs@1', rows);
@@ -670,6 +707,7 @@ describe('leases, deadlines and endings', () => {
   test('a result that is there already is not computed again, and one of another request is a conflict', async () => {
     const bench = setup();
     bench.device.collections.set('docs@1', collection(20));
+    bench.device.models.set('docs@1', 'minilm@1');
     bench.run(topK('a', matrix([1, 0, 0])));
     await bench.untilOutcomes(1);
     bench.run(topK('a', matrix([1, 0, 0]), {}, { token: 'second' }), topK('b', matrix([1, 0, 0])));
@@ -682,7 +720,31 @@ describe('leases, deadlines and endings', () => {
       'b committed',
       'a failed',
     ]);
+    expect(bench.outcomes()[1]).toMatchObject({ value: { collection: 'docs@1', model: 'minilm@1' } });
     expect(bench.kinds()['a']).toBe('JOB_ID_CONFLICT');
+  });
+
+  test('the newest version is chosen when the job comes, its result says which, and no other version runs with it', async () => {
+    const bench = setup();
+    bench.device.collections.set('docs@1', collection(20, 1)).set('other@1', collection(20, 1));
+    bench.device.models.set('docs@2', 'minilm@1');
+    bench.device.gate.hold();
+    bench.run(topK('blocker', matrix([1, 0, 0]), { collection: 'other@1' }));
+    await bench.clock.advanceUntil(() => bench.device.gate.waiters === 1);
+    bench.run(topK('before', matrix([1, 0, 0]), { collection: 'docs' }));
+    await bench.clock.advanceUntil(() => bench.sent.filter(({ kind }) => kind === 'filled').length === 2);
+    bench.device.collections.set('docs@2', collection(20, 2));
+    bench.run(topK('after', matrix([1, 0, 0]), { collection: 'docs' }));
+    await bench.clock.advanceUntil(() => bench.sent.filter(({ kind }) => kind === 'filled').length === 3);
+    bench.device.gate.release();
+    await bench.untilOutcomes(3);
+    const said = bench.outcomes().map((outcome) => [outcome.jobId, 'value' in outcome ? outcome.value : undefined]);
+    expect(Object.fromEntries(said)).toMatchObject({
+      before: { collection: 'docs@1' },
+      after: { collection: 'docs@2', model: 'minilm@1' },
+    });
+    expect(Object.fromEntries(said)['before']).not.toHaveProperty('model');
+    expect(bench.ids('before')).not.toEqual(bench.ids('after'));
   });
 
   test('whoever is at the device is told before and after each run', async () => {

@@ -21,7 +21,7 @@ import type { Residents } from './ledger.ts';
 import type { DeviceUse, SimilarityDevice } from './device.ts';
 import { SimilarityFiller, type FilledWork, type Work } from './fill.ts';
 import { SimilarityPool } from './pool.ts';
-import { mostRows, similarityResult, similarityValue } from './result.ts';
+import { mostRows, searchedBy, similarityResult, similarityValue } from './result.ts';
 import { SimilarityRun, type Computed } from './run.ts';
 
 export interface SimilarityExecutorParts {
@@ -95,8 +95,7 @@ export class SimilarityExecutor {
     this.committer = new Committer({
       ...parts,
       resultOf: (job) => similarityResult(job, job.result),
-      valueOf: (job) =>
-        similarityValue(this.parts, job.order, { dtype: job.result!.dtype, dims: job.result!.dims }, job),
+      valueOf: (job) => similarityValue(this.parts, job.order, job.result!, { ...job, searched: searchedBy(job.work) }),
       onCommitted: (answers) => {
         for (const { job } of answers) this.orders.forget(job);
         parts.send({ kind: 'outcomes', outcomes: answers.map(({ outcome }) => outcome) });
@@ -174,7 +173,12 @@ export class SimilarityExecutor {
             kind: 'already',
             jobId,
             token,
-            value: similarityValue(this.parts, order, filled.header, { splits: 0, runMs: 0, use: undefined }),
+            value: similarityValue(this.parts, order, filled.header, {
+              splits: 0,
+              runMs: 0,
+              use: undefined,
+              searched: filled.searched,
+            }),
           },
         ],
       });

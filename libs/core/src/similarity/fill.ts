@@ -3,6 +3,7 @@
 // order's alone.
 
 import {
+  isShoalError,
   ShoalError,
   toFailure,
   type Failure,
@@ -47,10 +48,17 @@ type Comparison =
   | { readonly kind: 'matrix'; readonly queries: Matrix; readonly against: Matrix }
   | { readonly kind: 'graph'; readonly graph: OpenGraph; readonly seeds: readonly SeedSet[] };
 
+/** Which rows were compared with. */
+export interface Searched {
+  /** name@version, or the name alone where nobody knows which version it was. */
+  readonly collection: string;
+  readonly model: string | undefined;
+}
+
 export type FilledWork =
   | { readonly kind: 'failed'; readonly failure: Failure }
   /** A result of the same request is there. */
-  | { readonly kind: 'already'; readonly header: ResultHeader }
+  | { readonly kind: 'already'; readonly header: ResultHeader; readonly searched: Searched | undefined }
   | { readonly kind: 'work'; readonly fingerprint: string; readonly work: Work };
 
 export interface SimilarityFillerParts {
@@ -61,11 +69,13 @@ export interface SimilarityFillerParts {
 
 export class SimilarityFiller {
   private readonly store: PayloadStore;
+  private readonly device: SimilarityDevice;
   private readonly collections: Sources<RowSource, HeldRows>;
   private readonly graphs: Sources<GraphSource, HeldGraph>;
 
   constructor({ store, device, residents }: SimilarityFillerParts) {
     this.store = store;
+    this.device = device;
     this.collections = new Sources((name) => device.openCollection(name), residents);
     this.graphs = new Sources((name) => device.openGraph(name), residents);
   }
@@ -91,17 +101,33 @@ export class SimilarityFiller {
   private async fillOne(order: SimilarityOrder, { input, resultHead }: InputRead): Promise<FilledWork> {
     try {
       const known = resultHead === undefined ? undefined : decodeResultHeader(resultHead);
-      if (hasInput(order.input) && input === undefined) return withoutInput(order, known);
+      if (hasInput(order.input) && input === undefined) return await this.already(order, withoutInput(order, known));
       const compared = comparedIn(order, input);
       const fingerprint = checkedFingerprint(order, compared, input);
       if (known !== undefined && known.fingerprint !== fingerprint)
         throw conflict(order.jobId, known.fingerprint, fingerprint);
       return known === undefined
         ? { kind: 'work', fingerprint, work: await this.comparisonOf(order, compared) }
-        : { kind: 'already', header: known };
+        : await this.already(order, known);
     } catch (error) {
       if (!(error instanceof ShoalError)) throw error;
       return { kind: 'failed', failure: toFailure(error) };
+    }
+  }
+
+  /** Its rows are looked at again for what is said of them; a version that is gone says nothing. */
+  private async already({ request }: SimilarityOrder, header: ResultHeader): Promise<FilledWork> {
+    const name = request.kind === 'spread' ? undefined : request.collection;
+    if (name === undefined) return { kind: 'already', header, searched: undefined };
+    if (isNewest(name)) return { kind: 'already', header, searched: { collection: name, model: undefined } };
+    try {
+      const collection = await this.collections.take(name);
+      const { model } = collection.source;
+      await this.collections.giveBack(collection);
+      return { kind: 'already', header, searched: { collection: name, model } };
+    } catch (error) {
+      if (!(error instanceof ShoalError)) throw error;
+      return { kind: 'already', header, searched: { collection: name, model: undefined } };
     }
   }
 
@@ -120,13 +146,13 @@ export class SimilarityFiller {
 
   private async rowsWork(
     jobId: string,
-    name: string,
+    asked: string,
     isMatrix: boolean,
     queries: Matrix,
     candidates: readonly BigUint64Array[] | undefined,
   ): Promise<Comparison> {
-    const collection = await this.collections.take(name);
-    const { rows, dims } = collection.source;
+    const collection = await this.takeNamed(asked);
+    const { name, rows, dims } = collection.source;
     const matrixBytes = 4 * queries.rows * rows + RESULT_HEADER_BYTES;
     const problem =
       rows === 0
@@ -147,6 +173,16 @@ export class SimilarityFiller {
     throw problem;
   }
 
+  /** By name and version, or the newest version: another may be published and an old one removed in between. */
+  private async takeNamed(asked: string): Promise<OpenCollection> {
+    if (!isNewest(asked)) return this.collections.take(asked);
+    const takeNewest = async (): Promise<OpenCollection> => this.collections.take(await this.device.newest(asked));
+    return takeNewest().catch((error: unknown) => {
+      if (isShoalError(error, 'COLLECTION_GONE')) return takeNewest();
+      throw error;
+    });
+  }
+
   private async graphWork(name: string, seeds: readonly SeedSet[]): Promise<Comparison> {
     const graph = await this.graphs.take(name);
     const { nodes } = graph.source;
@@ -161,13 +197,19 @@ export class SimilarityFiller {
   }
 }
 
+/** Without a version. */
+function isNewest(collection: string): boolean {
+  return !collection.includes('@');
+}
+
 type Compared = Comparands | readonly SeedSet[];
 
 function hasInput(input: SimilarityInput): boolean {
   return input.form === 'vectors' && input.queries.form === 'key';
 }
 
-function withoutInput(order: SimilarityOrder, known: ResultHeader | undefined): FilledWork {
+/** The result that was there before; throws where there is none of this request. */
+function withoutInput(order: SimilarityOrder, known: ResultHeader | undefined): ResultHeader {
   const { jobId, fingerprint } = order;
   if (known === undefined)
     throw new ShoalError(
@@ -177,7 +219,7 @@ function withoutInput(order: SimilarityOrder, known: ResultHeader | undefined): 
     );
   if (fingerprint !== undefined && fingerprint !== known.fingerprint)
     throw conflict(jobId, known.fingerprint, fingerprint);
-  return { kind: 'already', header: known };
+  return known;
 }
 
 function comparedIn({ jobId, input }: SimilarityOrder, bytes: Buffer | undefined): Compared {

@@ -1,8 +1,9 @@
-// Similarity jobs that wait to run, by what they ask for: jobs with the same request to the same collection run in one
-// call of the kernels. Interactive jobs first, then whoever came first; how many rows may run together is the caller's
+// Similarity jobs that wait to run, by what they ask for: jobs with the same request to the same rows run in one call
+// of the kernels. Interactive jobs first, then whoever came first; how many rows may run together is the caller's
 // to say. Knows no device.
 
 import type { SimilarityRequest } from '@shoal/contract';
+import type { Work } from './fill.ts';
 
 export interface PooledJob {
   readonly order: {
@@ -10,6 +11,8 @@ export interface PooledJob {
     readonly class: 'interactive' | 'bulk';
     readonly request: SimilarityRequest;
   };
+  /** What it is compared with: of two jobs that name the same, one may have a newer version, or what replaced it. */
+  readonly work: Work;
   /** Queries, or sets of seeds. */
   readonly rows: number;
   readonly enteredMs: number;
@@ -94,9 +97,9 @@ export class SimilarityPool<Job extends PooledJob> {
   }
 }
 
-function groupOf({ order: { jobId, request }, isAlone }: PooledJob): string {
-  const hasOwnRows = request.kind === 'cosine' && request.collection === undefined;
-  return JSON.stringify(isAlone || hasOwnRows ? [jobId, request] : request);
+function groupOf({ order: { jobId, request }, work, isAlone }: PooledJob): string {
+  if (isAlone || work.kind === 'matrix') return JSON.stringify([jobId, request]);
+  return JSON.stringify([(work.kind === 'rows' ? work.collection : work.graph).number, request]);
 }
 
 function rank({ order }: PooledJob): number {

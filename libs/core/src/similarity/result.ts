@@ -3,7 +3,7 @@
 import { encodeResult, invariant, MAX_RESULT_BYTES, type ResultHeader, type SimilarityReturn } from '@shoal/contract';
 import type { SimilarityOrder } from '../protocol.ts';
 import type { DeviceUse, SimilarityDevice } from './device.ts';
-import type { Work } from './fill.ts';
+import type { Searched, Work } from './fill.ts';
 import type { Computed } from './run.ts';
 
 /**
@@ -21,6 +21,13 @@ export function mostRows(
   return work.kind === 'rows' ? Math.min(maxRows, Math.floor(MAX_RESULT_BYTES / 4 / work.collection.source.rows)) : 1;
 }
 
+/** Which rows a job is compared with; undefined where it names no collection. */
+export function searchedBy(work: Work): Searched | undefined {
+  if (work.kind !== 'rows') return undefined;
+  const { name, model } = work.collection.source;
+  return { collection: name, model };
+}
+
 /** Header and body (SHL1). */
 export function similarityResult(
   { fingerprint, rows }: { readonly fingerprint: string; readonly rows: number },
@@ -36,14 +43,25 @@ export function similarityValue(
   { device, resultKey }: { readonly device: SimilarityDevice; readonly resultKey: (resultId: string) => string },
   { jobId, resultId = jobId, queuedMs, rows, request }: SimilarityOrder,
   { dtype, dims }: Pick<ResultHeader, 'dtype' | 'dims'>,
-  { splits, runMs, use }: { readonly splits: number; readonly runMs: number; readonly use: DeviceUse | undefined },
+  {
+    splits,
+    runMs,
+    use,
+    searched,
+  }: {
+    readonly splits: number;
+    readonly runMs: number;
+    readonly use: DeviceUse | undefined;
+    readonly searched: Searched | undefined;
+  },
 ): SimilarityReturn {
-  const collection = request.kind === 'spread' ? request.graph : request.collection;
+  const collection = request.kind === 'spread' ? request.graph : searched?.collection;
   return {
     v: 1,
     key: resultKey(resultId),
     kind: request.kind,
     ...(collection === undefined ? {} : { collection }),
+    ...(searched?.model === undefined ? {} : { model: searched.model }),
     rows,
     dims,
     dtype: dtype === 'ranking' ? 'ranking' : 'f32',

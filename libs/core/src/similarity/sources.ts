@@ -14,9 +14,13 @@ interface Openable {
 /** Open files that nobody uses at the moment, most. */
 const MOST_IDLE = 64;
 
+let opened = 0;
+
 /** One source, and what of it is held as a whole. */
 export class OpenSource<Source extends Openable, Whole extends Held> {
   readonly source: Source;
+  /** Another for each opening: what is called the same may have been replaced in between. */
+  readonly number = ++opened;
   /** Jobs that have it. */
   users = 0;
   /** Another is opened for the next job. */

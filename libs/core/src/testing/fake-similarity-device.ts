@@ -18,6 +18,8 @@ export const ROW_BYTES = 16;
 export class FakeSimilarityDevice implements SimilarityDevice {
   readonly device = 'fake';
   readonly collections = new Map<string, Matrix>();
+  /** What made the rows of collections, by their names; the others are not known. */
+  readonly models = new Map<string, string>();
   /** Outgoing edges of each node. */
   readonly graphs = new Map<string, readonly (readonly number[])[]>();
   /** Collections that are cut, by the code that looking at them gives. */
@@ -40,12 +42,20 @@ export class FakeSimilarityDevice implements SimilarityDevice {
   /** Held, a call has reached the kernels and has not come back. */
   readonly gate = new Gate();
 
+  async newest(name: string): Promise<string> {
+    const versions = [...this.collections.keys()].filter((each) => each.startsWith(`${name}@`));
+    if (versions.length === 0) throw new ShoalError('COLLECTION_UNKNOWN', `no collection is called ${name}`);
+    return versions.at(-1)!;
+  }
+
   async openCollection(name: string): Promise<RowSource> {
     const matrix = this.collections.get(name);
     if (matrix === undefined) throw new ShoalError('COLLECTION_UNKNOWN', `no collection is called ${name}`);
     this.openSources++;
+    const model = this.models.get(name);
     return {
       name,
+      ...(model === undefined ? {} : { model }),
       rows: matrix.rows,
       dims: matrix.dims,
       rowBytes: ROW_BYTES,

@@ -9,6 +9,7 @@ import type { Queue } from 'bullmq';
 import { Admission, admissionRefused } from '../admission/admission.ts';
 import { addAndLook } from '../bullmq/add.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
+import { askOnce, bytesOf } from '../redis/command-pipeline.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
@@ -112,6 +113,17 @@ export class JobProducer {
     return (found as (readonly Buffer[] | null)[]).map((ending, at): JobEnding => {
       const [state = 'open', failedReason] = (ending ?? []).map(String);
       return { jobId: jobIds[at]!, state: state as JobEnding['state'], failedReason };
+    });
+  }
+
+  /** Return values of completed jobs as they are stored, in order; undefined where there is none, or not any more. */
+  async returnValues(jobIds: readonly string[]): Promise<(string | undefined)[]> {
+    return translated(async () => {
+      const replies = await askOnce(
+        this.connection,
+        jobIds.map((jobId) => ['HGET', this.keys.job(this.options.queue, jobId), 'returnvalue']),
+      );
+      return replies.map((reply) => bytesOf(reply)?.toString());
     });
   }
 

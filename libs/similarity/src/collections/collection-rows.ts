@@ -7,12 +7,14 @@ import { isShoalError } from '@shoal/contract';
 import { crc32 } from 'node:zlib';
 import { corrupt, HEADER_BYTES, type CollectionHeader } from './collection-file.ts';
 import { collectionInfo, type CollectionInfo } from './collections.ts';
-import { checkBlock, readHeader } from './open-collection.ts';
+import { checkBlock, readAbout, readHeader } from './open-collection.ts';
 import type { RowBlock } from '../engines/vectors.ts';
 
 export interface CollectionRows {
   /** name@version */
   readonly name: string;
+  /** The model that made the rows; absent: not known. */
+  readonly model?: string;
   readonly rows: number;
   readonly dims: number;
   /** Memory that a row takes once it was read. */
@@ -43,8 +45,10 @@ export async function openCollectionRows(folder: string, nameAndVersion: string)
   const name = `${info.name}@${info.version}`;
   const header = await readHeader(path);
   const file = await open(path, 'r');
+  let model: string | undefined;
   try {
     await verify(file, path, header);
+    model = await modelOf(file, path, header);
   } catch (error) {
     await file.close();
     throw error;
@@ -52,6 +56,7 @@ export async function openCollectionRows(folder: string, nameAndVersion: string)
   const idBytes = 8;
   return {
     name,
+    ...(model === undefined ? {} : { model }),
     rows: header.rows,
     dims: header.dims,
     rowBytes: header.strideBytes + 4 + idBytes + (header.dtype === 'i8' ? 4 : 0),
@@ -82,6 +87,16 @@ async function verify(file: FileHandle, path: string, { fileBytes, crc: expected
     at += bytesRead;
   }
   if (crc !== expected) throw corrupt(path, 'its bytes have another checksum than was written');
+}
+
+async function modelOf(
+  file: FileHandle,
+  path: string,
+  { at, fileBytes }: CollectionHeader,
+): Promise<string | undefined> {
+  const about = readAbout(new Uint8Array(await readExactly(file, path, at.about, fileBytes - at.about)), path);
+  const model: unknown = about.model;
+  return typeof model === 'string' ? model : undefined;
 }
 
 async function readBlock(

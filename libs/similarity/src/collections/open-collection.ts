@@ -208,7 +208,7 @@ function nameReader(bytes: Uint8Array, { at, rows }: CollectionHeader, path: str
   };
 }
 
-function readAbout(bytes: Uint8Array, path: string): CollectionAbout {
+export function readAbout(bytes: Uint8Array, path: string): CollectionAbout {
   try {
     const about: unknown = JSON.parse(Buffer.from(bytes).toString('utf8'));
     if (typeof about === 'object' && about !== null && !Array.isArray(about)) return { ...about };

@@ -2,7 +2,7 @@
 // nothing; so rows of another model are refused, and rows of which nobody says where they come from are not put behind
 // those of a known one. What is not known, or was mixed, stays not known.
 
-import { ShoalError } from '@shoal/contract';
+import { isSameModel, ShoalError } from '@shoal/contract';
 
 /** What is there before: rows, and what is known of their model. */
 export interface RowsBefore {
@@ -61,13 +61,6 @@ export class RowsModel {
       { models: [before, now] },
     );
   }
-}
-
-/** A name without a revision is the model of any. */
-export function isSameModel(a: string, b: string): boolean {
-  const [nameA, revisionA] = a.split('@');
-  const [nameB, revisionB] = b.split('@');
-  return nameA === nameB && (revisionA === undefined || revisionB === undefined || revisionA === revisionB);
 }
 
 /** The one that says more, of two that are the same. */

@@ -13,6 +13,7 @@ import type {
   SimilarityDevice,
 } from '@shoal/core/similarity';
 import {
+  collectionInfo,
   graphInfo,
   hitsOf,
   openCollectionRows,
@@ -40,6 +41,7 @@ export interface KernelDeviceOptions {
 export function kernelDevice({ kernels, folder, gpu }: KernelDeviceOptions): SimilarityDevice {
   return {
     device: gpu?.device ?? `cpu:${kernels.isa}`,
+    newest: async (name) => `${name}@${(await collectionInfo(folder, name)).version}`,
     openCollection: (name) => rowSource(kernels, folder, name, gpu?.engine),
     openGraph: (name) => graphSource(kernels, folder, name, gpu?.engine),
     rowsOf: (matrix) => heldRows(kernels, rowsOf(matrix), 0, forget),
@@ -62,7 +64,7 @@ async function rowSource(
   nameAndVersion: string,
   gpu: CudaEngine | undefined,
 ): Promise<RowSource> {
-  const { name, rows, dims, rowBytes, read, names, isCurrent, close } = await openCollectionRows(
+  const { name, model, rows, dims, rowBytes, read, names, isCurrent, close } = await openCollectionRows(
     folder,
     nameAndVersion,
   );
@@ -73,6 +75,7 @@ async function rowSource(
   };
   return {
     name,
+    ...(model === undefined ? {} : { model }),
     rows,
     dims,
     rowBytes,
