@@ -2,7 +2,7 @@
 
 import { describe, expect, test } from 'vitest';
 import { searchedIn } from '@shoal/contract';
-import { searchedOf, withSearched } from './searched.ts';
+import { refuseUntold, searchedOf, withSearched } from './searched.ts';
 
 const texts = { model: 'minilm@aaa' };
 const of = (...models: readonly (string | undefined)[]) =>
@@ -47,6 +47,11 @@ describe('the rows of a collection', () => {
       /docs became another version .* from docs@3 and docs@4/,
     );
   });
+});
+
+test('more queries are not asked for a version that nobody knows', () => {
+  expect(() => refuseUntold('docs')).toThrow(/from which version of docs; ask again/);
+  expect(() => refuseUntold('docs@3')).not.toThrow();
 });
 
 test('return values of older workers, of nobody and of what is none say nothing', () => {

@@ -65,6 +65,17 @@ export function searchedOf(
   return { collection, collectionModel: models.length === found.length ? model : undefined };
 }
 
+/** The first jobs have answers, and others are to ask for the same version: it has to be known which that was. */
+export function refuseUntold(collection: string): void {
+  if (!isNewest(collection)) return;
+  throw new ShoalError(
+    'COLLECTION_GONE',
+    `the first queries were answered and nobody tells any more from which version of ${collection}; ask again, or for ` +
+      'one version',
+    { collection },
+  );
+}
+
 /** The same rankings with what was searched. Not enumerable: they are compared and sent as the list that they are. */
 export function withSearched<List extends readonly unknown[]>(rankings: List, searched: Searched): List & Searched {
   const { collection, collectionModel } = searched;

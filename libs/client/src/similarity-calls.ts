@@ -13,7 +13,7 @@ import {
   type SimilarityMetric,
 } from '@shoal/contract';
 import type { ClientOptions } from './embedding.ts';
-import { isNewest, searchedOf, withSearched, type Searched, type Texts } from './searched.ts';
+import { isNewest, refuseUntold, searchedOf, withSearched, type Searched, type Texts } from './searched.ts';
 import { closedError, type Asked, type Delivery, type JobRequest } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
 import {
@@ -146,7 +146,12 @@ export class SimilarityCalls {
     );
     const found = searchedOf(collection, first.returned.map(searchedIn), texts);
     if (first.answers.length === 0 || !isNewest(collection)) return { answers: first.answers, searched: found };
-    const others = await this.ask(asked, (terms) => requestsOf(found.collection, terms).slice(1), read);
+    const restOf = (terms: SimilarityTerms): readonly JobRequest[] => {
+      const rest = requestsOf(found.collection, terms).slice(1);
+      if (rest.length > 0) refuseUntold(found.collection);
+      return rest;
+    };
+    const others = await this.ask(asked, restOf, read);
     return {
       answers: [...first.answers, ...others.answers],
       searched: searchedOf(collection, [...first.returned, ...others.returned].map(searchedIn), texts),

@@ -381,6 +381,22 @@ describe('states and remove', () => {
     expect((await producer.endings(['e-3', 'e-4'])).map(({ state }) => state)).toEqual(['completed', 'completed']);
   });
 
+  test('what completed jobs returned is told as it is stored, of others nothing', async () => {
+    const { queue, producer } = await setup();
+    await producer.add([inline('v-1')]);
+    await finish(queue);
+    const stored = await connection.hget(keys.job(queue, 'v-1'), 'returnvalue');
+    await producer.add([inline('v-2')]);
+    await connection.set(keys.job(queue, 'v-3'), 'no hash');
+    expect(await producer.returnValues(['v-1', 'v-2', 'v-3', 'v-4'])).toEqual([
+      stored,
+      undefined,
+      undefined,
+      undefined,
+    ]);
+    expect(stored).toEqual(expect.any(String));
+  });
+
   test('remove cancels what waits with its input, and leaves running and finished jobs alone', async () => {
     const { queue, producer } = await setup();
     await producer.add([keyed('d-1')]);
