@@ -210,7 +210,9 @@ describe('a question is answered', () => {
     const known = { collection: 'told@2', collection_model: `${name}@${revision}` };
     expect(await answer('topk', question)).toMatchObject(known);
     expect(await answer('rescore', { ...question, candidates: [[1]] })).toMatchObject(known);
-    expect(await answer('cosine', { collection: 'told', queries: [[...vectors.slice(0, dims)]] })).toMatchObject(known);
+    expect(await answer('cosine', { collection: 'told', queries: [Array.from(vectors.slice(0, dims))] })).toMatchObject(
+      known,
+    );
     expect(await answer('cosine', { queries: 'a', against: 'b' })).not.toHaveProperty('collection_model');
   });
 
