@@ -175,6 +175,7 @@ function addTry(program: Command, terminal: Terminal): void {
     .argument('[query...]', 'what to look for; without it, on a terminal, searches are typed in')
     .option('-k, --top <n>', 'answers to show', positiveInteger, 3)
     .option('--all', 'every passage, without the limit')
+    .option('--wait-limit <time>', WAIT_LIMIT, span)
     .option('--json', 'answers as JSON')
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['model', ...CONNECTION]);
@@ -306,6 +307,7 @@ function addSearch(program: Command, terminal: Terminal): void {
     .argument('<query...>', 'what to look for')
     .option('-k, --k <n>', 'rows to show', positiveInteger, 10)
     .option('--ann', 'approximate: candidates from the collection’s index; its recall is shown')
+    .option('--wait-limit <time>', WAIT_LIMIT, span)
     .addOption(metricOption());
   search.action(async (name: string, query: string[], flags: SearchFlags) =>
     (await import('./commands/search.ts')).search(terminal, name, query, flags),
@@ -325,6 +327,7 @@ function addSimilarity(program: Command, terminal: Terminal): void {
     .argument('<a>', 'a file of vectors, or a text')
     .argument('<b>', 'a file of vectors, or a text')
     .option('-o, --output <file>', 'write the matrix to this .npy file')
+    .option('--wait-limit <time>', WAIT_LIMIT, span)
     .option('--column <name>', COLUMN_HELP)
     .addOption(metricOption());
   similarity.action(async (a: string, b: string, flags: SimilarityFlags) =>

@@ -1,7 +1,7 @@
 import { PassThrough } from 'node:stream';
 import { expect, test } from 'vitest';
 import { ManualClock } from '@shoal/core/testing';
-import { barLine, downloadProgress, rowProgress } from './progress.ts';
+import { barLine, downloadProgress, rowProgress, withSteps } from './progress.ts';
 import type { Terminal } from './terminal.ts';
 
 function withoutTerminal() {
@@ -39,6 +39,28 @@ test('quiet is quiet, and a download that is over soon says nothing', async () =
   download.stop();
   await clock.advance(60_000);
   expect([said(), clock.pending]).toEqual([[], 0]);
+});
+
+test('a step that lasts is told every half minute with how long it has, and the next one anew', async () => {
+  const { terminal, said } = withoutTerminal();
+  const clock = new ManualClock();
+  const work = async (begin: (step: string) => void): Promise<string> => {
+    begin('reading a.npy');
+    await clock.advance(60_000);
+    begin('comparing 2 × 3 vectors');
+    await clock.advance(45_000);
+    return 'done';
+  };
+  expect(await withSteps(terminal, true, work, clock)).toBe('done');
+  expect(await withSteps(terminal, false, work, clock)).toBe('done');
+  expect([said(), clock.pending]).toEqual([
+    [
+      'shoal: still reading a.npy, for 30 s',
+      'shoal: still reading a.npy, for 1 min 0 s',
+      'shoal: still comparing 2 × 3 vectors, for 30 s',
+    ],
+    0,
+  ]);
 });
 
 const rows = { parts: () => ['1,472 of 10,000 rows', '18 texts/s'] };

@@ -68,6 +68,33 @@ export function shareProgress(
   return { update: (done, total = 1) => progress.update(done, total), stop: () => progress.stop() };
 }
 
+/**
+ * Runs `work`, which says what it begins; whatever then lasts is told every half minute, with a terminal or without:
+ * nobody knows when it ends, so that no bar could show it.
+ */
+export async function withSteps<Result>(
+  terminal: Terminal,
+  isShown: boolean,
+  work: (begin: (step: string) => void) => Promise<Result>,
+  clock: Clock = systemClock,
+): Promise<Result> {
+  let cancel = (): void => undefined;
+  const tellLater = (step: string, begunMs: number): void => {
+    cancel = clock.after(LINE_EVERY_MS, () => {
+      say(terminal, `still ${step}, for ${duration((clock.nowMs() - begunMs) / 1_000)}`);
+      tellLater(step, begunMs);
+    });
+  };
+  try {
+    return await work((step) => {
+      cancel();
+      if (isShown) tellLater(step, clock.nowMs());
+    });
+  } finally {
+    cancel();
+  }
+}
+
 function openProgress(terminal: Terminal, isShown: boolean, clock: Clock, wording: Wording): Progress {
   if (!isShown) return SILENT;
   const isBar = terminal.stderr.isTTY === true && terminal.environment['TERM'] !== 'dumb';

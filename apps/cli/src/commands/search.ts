@@ -26,6 +26,7 @@ import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
+import { withSteps } from '../progress.ts';
 import { fetchModel, withSession } from '../processes/session.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
 
@@ -35,6 +36,8 @@ export interface SearchFlags {
   readonly k: number;
   readonly metric: Metric;
   readonly ann?: boolean;
+  /** Milliseconds. */
+  readonly waitLimit?: number;
   readonly json?: boolean;
   readonly quiet?: boolean;
 }
@@ -59,14 +62,18 @@ export async function search(
     rows,
     asked: flags.model,
     isQuiet: flags.quiet === true,
+    waitLimitMs: flags.waitLimit,
   });
-  const answer = await searchCollection(settings, {
-    collection,
-    queries,
-    k: flags.k,
-    metric: flags.metric,
-    isApproximate: flags.ann === true,
-    signal: terminal.signal,
+  const answer = await withSteps(terminal, flags.quiet !== true, (begin) => {
+    begin(`searching ${collection.rows.toLocaleString('en')} rows of ${collection.name}@${collection.version}`);
+    return searchCollection(settings, {
+      collection,
+      queries,
+      k: flags.k,
+      metric: flags.metric,
+      isApproximate: flags.ann === true,
+      signal: terminal.signal,
+    });
   });
   const found = answer.found[0]!;
   if (flags.json === true)
@@ -99,16 +106,28 @@ export interface SimilarityFlags {
   /** Of an Arrow file: the column of the vectors. */
   readonly column?: string;
   readonly output?: string;
+  /** Milliseconds. */
+  readonly waitLimit?: number;
   readonly json?: boolean;
   readonly quiet?: boolean;
 }
 
 /** Each side is a file of vectors, told by its extension, or a text. */
 export async function similarity(terminal: Terminal, a: string, b: string, flags: SimilarityFlags): Promise<void> {
+  await withSteps(terminal, flags.quiet !== true, (begin) => compare(terminal, [a, b], flags, begin));
+}
+
+async function compare(
+  terminal: Terminal,
+  sides: readonly [string, string],
+  flags: SimilarityFlags,
+  begin: (step: string) => void,
+): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const output = flags.output === undefined ? undefined : await checkMatrixTarget(flags.output);
+  begin(`reading ${sides.filter((side) => vectorFormat(side) !== undefined).join(' and ')}`);
   const given = await Promise.all(
-    [a, b].map(async (side) =>
+    sides.map(async (side) =>
       vectorFormat(side) === undefined ? textOrRefusal(side) : readMatrix(side, flags, terminal.signal),
     ),
   );
@@ -116,17 +135,25 @@ export async function similarity(terminal: Terminal, a: string, b: string, flags
   const texts = given.filter((side) => typeof side === 'string');
   const files = given.filter((side) => typeof side !== 'string');
   if (files.length === 2) compareModels(terminal, files as [VectorFile, VectorFile], isQuiet);
+  if (texts.length > 0) begin('embedding what is text');
   const vectors =
     texts.length === 0
       ? undefined
-      : await embedded(terminal, settings, texts, { isQuiet, asked: flags.model, ...(files[0] && { rows: files[0] }) });
+      : await embedded(terminal, settings, texts, {
+          isQuiet,
+          asked: flags.model,
+          waitLimitMs: flags.waitLimit,
+          ...(files[0] && { rows: files[0] }),
+        });
   let next = 0;
   const [left, right] = given.map((side) =>
     typeof side === 'string'
       ? matrixOf(vectors!.values.slice(next * vectors!.dims, ++next * vectors!.dims), vectors!.dims)
       : side.matrix,
   ) as [Matrix, Matrix];
+  begin(`comparing ${left.rows.toLocaleString('en')} × ${right.rows.toLocaleString('en')} vectors`);
   const scores = await kernelsOf(settings).cosine(left, right, { metric: flags.metric, signal: terminal.signal });
+  begin('writing their scores');
   if (output !== undefined) {
     await writeMatrix(output, scores, left.rows, right.rows);
     if (flags.json === true)
@@ -246,6 +273,7 @@ async function writeMatrix(
 
 interface EmbedTerms {
   readonly isQuiet: boolean;
+  readonly waitLimitMs: number | undefined;
   readonly prompt?: 'query';
   /** What --model says in this call. */
   readonly asked: string | undefined;
@@ -257,11 +285,11 @@ async function embedded(
   terminal: Terminal,
   settings: Settings,
   texts: readonly string[],
-  { isQuiet, prompt, asked, rows }: EmbedTerms,
+  { isQuiet, waitLimitMs, prompt, asked, rows }: EmbedTerms,
 ): Promise<Matrix> {
   if (rows !== undefined) refuseUnknownModel(rows, asked);
   const name = rows?.model?.split('@')[0] ?? settings.model;
-  const options = { settings: { ...settings, model: name }, isQuiet };
+  const options = { settings: { ...settings, model: name }, isQuiet, waitLimitMs };
   const model = await fetchModel(terminal, name, options);
   if (rows !== undefined) refuseOtherModel(model, rows);
   return withSession(terminal, { ...options, model }, async ({ client, signal }) => {
@@ -322,14 +350,25 @@ export interface SpreadFlags {
 
 /** `graph`: an edge list, or the name of a graph that was saved. */
 export async function spread(terminal: Terminal, graphOrFile: string, flags: SpreadFlags): Promise<void> {
+  await withSteps(terminal, flags.quiet !== true, (begin) => spreadOver(terminal, graphOrFile, flags, begin));
+}
+
+async function spreadOver(
+  terminal: Terminal,
+  graphOrFile: string,
+  flags: SpreadFlags,
+  begin: (step: string) => void,
+): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const { collectionsDir: folder } = settings;
   const isFile = (await stat(graphOrFile).catch(() => undefined))?.isFile() === true;
+  begin(`reading ${graphOrFile}`);
   const list = isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile, edgeOptions(flags)) : undefined;
   if (list === undefined) refuseFlagsOfLists(graphOrFile, flags);
   if (flags.quiet !== true) for (const note of list?.notes ?? []) say(terminal, note);
   const graph = list?.graph ?? (await openGraph(folder, graphOrFile));
   if (flags.save !== undefined) {
+    begin(`keeping ${graphOrFile} as ${flags.save}`);
     await saveGraph(folder, flags.save, graph);
     if (flags.quiet !== true)
       say(
@@ -347,6 +386,7 @@ export async function spread(terminal: Terminal, graphOrFile: string, flags: Spr
   }
   const seeds = seedsOf(graph, flags.seed);
   const { k, steps, decay, threshold } = flags;
+  begin(`spreading over ${graph.source.length.toLocaleString('en')} edges of ${graphOrFile}`);
   const { ids, scores } = hitsOf(
     await kernelsOf(settings).spread(graph, [seeds], { k, steps, decay, threshold, signal: terminal.signal }),
     0,

@@ -18,6 +18,8 @@ import { columnsOf, hasColor, print, say, type Terminal } from '../terminal.ts';
 export interface TryFlags {
   readonly top: number;
   readonly all?: boolean;
+  /** Milliseconds. */
+  readonly waitLimit?: number;
   readonly json?: boolean;
   readonly quiet?: boolean;
 }
@@ -36,7 +38,7 @@ export async function tryOut(terminal: Terminal, query: readonly string[], flags
       'nothing to look for: give a query, for example: shoal try "how are stalled jobs recovered"',
     );
   const passages = await readCorpus(projectRoot(), flags.all === true ? NO_LIMITS : LIMITS);
-  const options = { settings, isQuiet: flags.quiet === true };
+  const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const model = await fetchModel(terminal, settings.model, options);
   await withSession(terminal, { ...options, model }, async (session) => {
     const matrix = await vectorsOf(terminal, session, { passages, settings, flags });
