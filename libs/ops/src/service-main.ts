@@ -3,12 +3,13 @@
 //
 // Alone a service stops on SIGTERM or SIGINT. Forked with an IPC channel it reports `ready` or `unfit` there and stops
 // when the channel closes as well, so that a parent that was killed leaves nothing behind; SIGINT is then the parent's
-// to handle.
+// to handle. Once ready it gives signs of life there, so that a parent can replace one that lives and does nothing.
 
 import { ShoalError, isShoalError, toFailure, type Failure } from '@shoal/contract';
 import { droppedVariables, redactSettings, redactText, resolveSettings, type Logger, type Settings } from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFiles } from './settings-file.ts';
+import { giveSigns } from './signs-of-life.ts';
 
 export type ServiceReport<Facts extends object = object> =
   | ({ readonly kind: 'ready'; readonly pid: number } & Facts)
@@ -34,6 +35,7 @@ export interface ServiceMainOptions {
 /** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly. */
 export async function serviceMain({ name, fixed = {}, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
+  let endSigns = (): void => undefined;
   try {
     const files = await readSettingsFiles({ flags: fixed, environment: process.env });
     const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
@@ -44,6 +46,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
     const service = await start(settings, log);
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');
+    endSigns = giveSigns();
     return await untilStopped(service, stopped, log);
   } catch (error) {
     const failure = toFailure(error, 'SETUP_FAILED');
@@ -52,6 +55,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
     if (!isShoalError(error) && error instanceof Error) process.stderr.write(`${redactText(error.stack ?? '')}\n`);
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
   } finally {
+    endSigns();
     if (process.connected) process.disconnect();
   }
 }

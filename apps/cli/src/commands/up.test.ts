@@ -103,6 +103,19 @@ test('up: whatever is killed comes back at the same address', async () => {
   expect(await one.ended).toMatchObject({ code: 0 });
 });
 
+test('up: whatever lives and is silent is replaced', async ({ skip }) => {
+  if (process.env['SHOAL_TEST_NIGHTLY'] === undefined)
+    skip('half a minute of silence is for SHOAL_TEST_NIGHTLY=1; up-process.test.ts has a shorter one');
+  const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url });
+  const parts = [at.pids.http, ...at.pids.workers, at.pids.dashboard, ...at.pids.similarity];
+  for (const pid of parts) process.kill(pid, 'SIGSTOP');
+  await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 120_000 }).toBe(4);
+  expect(one.stderr().match(/ended \(silent for 30 s and killed\); starting it again/g)).toHaveLength(4);
+  expect(await dimensionsOf(at.http)).toBe(32);
+  one.child.kill('SIGTERM');
+  expect(await one.ended).toMatchObject({ code: 0 });
+});
+
 test('up: a port that is taken ends the command with the setting to change, and everything else with it', async () => {
   const taken = createServer().listen(0, '127.0.0.1');
   await once(taken, 'listening');

@@ -5,6 +5,7 @@ import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { ShoalError } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
+import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 import { forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
 import { fetchModel, withServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
@@ -30,6 +31,10 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
   let reported: string | undefined;
   child.on('message', (message) => {
     reported ??= unfitReport(message)?.message ?? announce(terminal, message);
+  });
+  watchSigns(child, () => {
+    say(terminal, `the worker has given no sign of life for ${SILENT_FOR} and is killed`);
+    child.kill('SIGKILL');
   });
   const stopped = stopOnSignal(terminal, child, settings.drainTimeoutMs + BEYOND_DRAIN_MS);
   const [code, signal] = await once(child, 'exit');

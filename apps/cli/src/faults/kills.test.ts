@@ -105,10 +105,10 @@ async function midway(output: string, run: Run): Promise<void> {
   }
 }
 
-function kill(role: Role): void {
+function kill(role: Role, signal: 'SIGKILL' | 'SIGSTOP' = 'SIGKILL'): void {
   const found = processes().filter((candidate) => candidate.role === role);
   expect(found, `one ${role} is running`).toHaveLength(1);
-  process.kill(found[0]!.pid, 'SIGKILL');
+  process.kill(found[0]!.pid, signal);
 }
 
 function rows(output: string): Float32Array {
@@ -218,6 +218,19 @@ describe('SIGKILL in the middle of a run', () => {
     console.log(`SIGKILL of the command without resuming: nothing left after ${seconds(goneMs)}`);
     expect(existsSync(output)).toBe(false);
   });
+});
+
+test('SIGSTOP of the worker in the middle of a run: it is replaced, and the rows are the same', async ({ skip }) => {
+  if (process.env['SHOAL_TEST_NIGHTLY'] === undefined) skip('half a minute of silence is for SHOAL_TEST_NIGHTLY=1');
+  const output = join(folder, 'stopped.npy');
+  const run = embed(output);
+  await midway(output, run);
+  kill('worker', 'SIGSTOP');
+  const { code, ms } = await run.ended;
+  expect([code, run.stderr()]).toEqual([0, expect.stringContaining('the worker is gone; starting another one')]);
+  expectQuietRows(output);
+  await nothingLeft(NOTHING_LEFT_MS);
+  console.log(`SIGSTOP of the worker: run ${seconds(ms)} (quiet ${seconds(quietMs)})`);
 });
 
 test('two commands at once share server and worker and both get the same rows', async () => {

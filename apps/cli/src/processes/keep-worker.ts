@@ -2,10 +2,10 @@
 // when there is none, starts the next when it dies, and gives up when that does not help.
 //
 // watching: other processes' workers serve the queue. They are counted every second; with none left, we start our own.
-// running: our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again. Unfit
-// for
-//           want of the queue server passes, once one of ours was ready: that server comes back, or the client, which
-//           waits for it longer than a worker does, gives up.
+// running:  our worker is alive. It reports `ready`, or `unfit` when it never can be: then nothing is tried again. Unfit
+//           for want of the queue server passes, once one of ours was ready: that server comes back, or the client,
+//           which waits for it longer than a worker does, gives up. Without a sign of life for half a minute it is
+//           killed.
 // pausing:  our worker died. The next one starts after a pause that doubles, as long as deaths follow one another
 //           without a row between them; after five of those the command fails with the worker's last words. Those for
 //           want of the server are not among the five.
@@ -19,6 +19,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { ERROR_CODES, ShoalError, invariant, type ErrorCode, type Failure } from '@shoal/contract';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
+import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 
 const WATCH_MS = 1_000;
 const FIRST_PAUSE_MS = 250;
@@ -171,6 +172,10 @@ async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending
   });
   child.stderr?.setEncoding('utf8').on('data', (text: string) => {
     lastWords = (lastWords + text).slice(-LAST_WORDS_BYTES);
+  });
+  watchSigns(child, () => {
+    lastWords += `it was silent for ${SILENT_FOR} and was killed\n`;
+    child.kill('SIGKILL');
   });
   const stop = (): void => void stopWorker(child);
   stopping.addEventListener('abort', stop, { once: true });

@@ -2,16 +2,13 @@
 // stop.
 //
 // starting: the process was forked and has not said `ready`. The first time, `unfit` is final: the command fails with
-// what it
-//           says (a port that is taken, a model that cannot be opened). Later it counts as a death: what it needs, such
-//             as
-//           the queue server, may come back.
-// up: it said `ready`. pausing: it died. The next one starts after a pause that doubles from a quarter of a second up
-// to ten, and is short again
-//           once a process has been up for half a minute.
-// failed: it could not be started even once. Final, unless it is one of several that do the same (`others`): then this
-// is said
-//           and it goes on pausing, because a device that is taken or ill may come back.
+//           what it says (a port that is taken, a model that cannot be opened). Later it counts as a death: what it
+//           needs, such as the queue server, may come back.
+// up:       it said `ready` and gives signs of life. Half a minute without one, and it is killed, which is a death.
+// pausing:  it died. The next one starts after a pause that doubles from a quarter of a second up to ten, and is short
+//           again once a process has been up for half a minute.
+// failed:   it could not be started even once. Final, unless it is one of several that do the same (`others`): then
+//           this is said and it goes on pausing, because a device that is taken or ill may come back.
 // stopped:  it was told to stop and is gone. Final.
 //
 // A part leaves by itself when the channel to this process closes, so that even a SIGKILL leaves nothing behind.
@@ -22,6 +19,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
+import { SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
 import { stopWorker, unfitReport } from './keep-worker.ts';
 
 export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
@@ -42,6 +40,7 @@ export interface UpProcessOptions {
   readonly stopMs: number;
   /** Others do the same work, so that one which cannot be started is tried again for as long as they run. */
   readonly hasOthers?: boolean;
+  readonly signs?: SignsTerms;
 }
 
 const PAUSE = { firstMs: 250, mostMs: 10_000 };
@@ -94,9 +93,11 @@ export class UpProcess {
   }
 
   async #runOne(stopping: AbortSignal): Promise<Life> {
-    const { start, stopMs } = this.#options;
+    const { start, stopMs, signs } = this.#options;
     const child = start(this.#firstReport);
     let failure: ShoalError | undefined;
+    let isSilent = false;
+    watchSigns(child, () => (isSilent = child.kill('SIGKILL')), signs);
     child.on('message', (message) => {
       const unfit = unfitReport(message);
       if (unfit !== undefined) failure = new ShoalError(unfit.code, unfit.message);
@@ -106,10 +107,8 @@ export class UpProcess {
     stopping.addEventListener('abort', stop, { once: true });
     try {
       const [code, signal]: unknown[] = await once(child, 'exit');
-      return {
-        failure,
-        reason: failure?.message ?? (typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`),
-      };
+      const end = typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`;
+      return { failure, reason: failure?.message ?? (isSilent ? `silent for ${SILENT_FOR} and killed` : end) };
     } catch (error) {
       return { failure, reason: error instanceof Error ? error.message : String(error) }; // it could not even be forked
     } finally {
