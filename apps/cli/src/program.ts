@@ -86,6 +86,7 @@ function addEmbed(program: Command, terminal: Terminal): void {
     .option('--wait-limit <time>', WAIT_LIMIT, span)
     .option('--fresh', 'begin again, without the rows that an interrupted run left beside the output')
     .option('--resume', 'go on with them, which happens anyhow; refused where the input cannot be read again')
+    .option('--json', 'report as JSON on standard output, also where the run was interrupted; needs -o FILE')
     .option('-q, --quiet', 'no progress and no notes; errors only');
   addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
   command.addHelpText('after', EMBED_EXAMPLES);

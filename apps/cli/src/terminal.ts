@@ -25,16 +25,6 @@ export class Interruption extends Error {
   }
 }
 
-/** The command as it can be typed again, without the words that are left out. */
-export function commandOf({ words }: Terminal, leftOut: readonly string[] = []): string {
-  return ['shoal', ...words.filter((word) => !leftOut.includes(word))].map(quoted).join(' ');
-}
-
-/** As a shell reads it back: words of plain characters as they are, everything else in single quotes. */
-function quoted(word: string): string {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
-}
-
 /** A line for the person, on stderr: what happens, never a result. */
 export function say(terminal: Terminal, message: string): void {
   terminal.stderr.write(`shoal: ${message}\n`);

@@ -180,7 +180,7 @@ test('a build of texts that is interrupted keeps its rows, and the same command 
     ).join(''),
   );
   const folder = join(box.cacheDir, 'collections');
-  const first = box.start(['index', 'build', 'many', 'many.jsonl']);
+  const first = box.start(['index', 'build', 'many', 'many.jsonl', '--json']);
   const state = join(folder, '.many.shoal-build.json');
   while (!existsSync(state) || !/"rows": [1-9]/.test(readFileSync(state, 'utf8'))) {
     if (first.child.exitCode !== null) throw new Error(`the build ended too early:\n${first.stderr()}`);
@@ -189,8 +189,11 @@ test('a build of texts that is interrupted keeps its rows, and the same command 
   first.child.kill('SIGINT');
   expect(await first.ended).toMatchObject({
     code: 130,
+    stdout: expect.stringMatching(
+      /^\{"isDone":false,"left":"kept","rows":\d+,"goesOnWith":"shoal index build many many.jsonl --json","error":.*"interrupted"\}\}\n$/,
+    ),
     stderr: expect.stringMatching(
-      /[\d,]+ of (about )?[\d,]+ rows kept; the same command goes on with them: shoal index build many many\.jsonl\n/,
+      /[\d,]+ of (about )?[\d,]+ rows kept; the same command goes on with them: shoal index build many many\.jsonl --json\n/,
     ),
   });
   expect(

@@ -32,6 +32,7 @@ import { ReadingNotes } from '../input/reading-notes.ts';
 import type { TextFormat, TextRecord } from '../input/record.ts';
 import { decodeLine } from '../input/utf8.ts';
 import { SkippedList } from '../output/beside.ts';
+import { interruptionReport } from '../output/interruption-report.ts';
 import type { Block } from '../output/row-form.ts';
 import { READING_RULES, READING_RULES_NAME, type RunRequest, type RunState } from '../output/run-state.ts';
 import { duration, rowProgress } from '../progress.ts';
@@ -39,7 +40,8 @@ import { collectionSettings, type CollectionSettings } from '../search/collectio
 import { withKeptBuild, type KeptBuild } from '../search/kept-build.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
-import { commandOf, print, say, type Terminal } from '../terminal.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+import { commandOf } from '../typed-command.ts';
 
 export interface IndexFlags {
   readonly json?: boolean;
@@ -257,7 +259,7 @@ async function embedInto(terminal: Terminal, session: Session, run: BuildRun): P
       bar.update((rows += block.records.length), records.estimateTotal(totalBytes(inputs)));
     }
   } catch (error) {
-    await tellWhatIsKept(terminal, run);
+    await tellWhatIsKept(terminal, run, session.signal.aborted ? session.signal.reason : error);
     throw error;
   } finally {
     bar.stop();
@@ -265,7 +267,11 @@ async function embedInto(terminal: Terminal, session: Session, run: BuildRun): P
   await kept.writer.abandon(); // every row and name is on the disk, and counted
 }
 
-async function tellWhatIsKept(terminal: Terminal, { kept, records, inputs }: BuildRun): Promise<void> {
+async function tellWhatIsKept(
+  terminal: Terminal,
+  { kept, records, inputs, flags }: BuildRun,
+  error: unknown,
+): Promise<void> {
   const before = kept.writer.state.rows;
   const rows = await kept.keep();
   const total = records.estimateTotal(totalBytes(inputs));
@@ -281,6 +287,8 @@ async function tellWhatIsKept(terminal: Terminal, { kept, records, inputs }: Bui
       `${before.toLocaleString('en')} rows not kept: standard input or a pipe cannot be read again; from a file the ` +
         'same command would go on with them',
     );
+  if (flags.json === true)
+    terminal.stdout.write(interruptionReport(terminal, rows > 0 ? { kind: 'kept', rows } : { kind: 'nothing' }, error));
 }
 
 function isRepeatable(inputs: readonly Input[]): boolean {

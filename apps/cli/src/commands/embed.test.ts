@@ -381,14 +381,24 @@ describe('from nothing', () => {
 
   test('Ctrl-C: exit code 130, rows kept and said, no process, no job left; the same command goes on', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
-    const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    const running = box.start(['embed', 'much.txt', '-o', 'much.npy', '--json']);
     await written('much.npy', 20_000, running);
     running.child.kill('SIGINT');
     const kept =
       /shoal: ([\d,]+) of about [\d,]+ rows kept in \.much\.npy\.shoal-partial; the same command goes on with them: /
-        .source + /shoal embed much\.txt -o much\.npy\nshoal: interrupted\n$/.source;
-    const { code, stderr } = await running.ended;
+        .source + /shoal embed much\.txt -o much\.npy --json\nshoal: interrupted\n$/.source;
+    const { code, stdout, stderr } = await running.ended;
     expect([code, stderr]).toEqual([130, expect.stringMatching(kept)]);
+    const rows = new RegExp(kept).exec(stderr)![1]!;
+    const rowsKept = Number(rows.replaceAll(',', ''));
+    expect(JSON.parse(stdout)).toEqual({
+      isDone: false,
+      left: 'kept',
+      rows: rowsKept,
+      file: '.much.npy.shoal-partial',
+      goesOnWith: 'shoal embed much.txt -o much.npy --json',
+      error: { message: 'interrupted' },
+    });
     expect(readdirSync(box.files).sort()).toEqual([
       '.much.npy.shoal-partial',
       '.much.npy.shoal-partial.json',
@@ -397,10 +407,18 @@ describe('from nothing', () => {
     await nothingLeft();
     const after = await box.run(['embed', '-', '-q'], { input: 'next' }); // would wait behind jobs that were left
     expect(after).toMatchObject({ code: 0, stderr: '' });
-    const rows = new RegExp(kept).exec(stderr)![1]!;
-    expect((await box.run(['embed', 'much.txt', '-o', 'much.npy'])).stderr).toContain(
+    const second = await box.run(['embed', 'much.txt', '-o', 'much.npy', '--json']);
+    expect(second.stderr).toContain(
       `goes on with much.npy behind ${rows} rows of an interrupted run; --fresh begins again\n`,
     );
+    expect(JSON.parse(second.stdout)).toEqual({
+      isDone: true,
+      rows: MUCH,
+      rowsBefore: rowsKept,
+      truncated: 0,
+      skipped: 0,
+      output: 'much.npy',
+    });
     expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(MUCH);
     expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt']);
   });

@@ -13,6 +13,7 @@ import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
 import { SkippedList, skippedPath } from '../output/beside.ts';
 import { leftovers, removeRun } from '../output/earlier-run.ts';
+import { interruptionReport } from '../output/interruption-report.ts';
 import { withOutputLock } from '../output/output-lock.ts';
 import { openEncoder } from '../output/row-encoder.ts';
 import type { RowForm } from '../output/row-form.ts';
@@ -45,7 +46,8 @@ import {
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
-import { commandOf, print, say, type Terminal } from '../terminal.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+import { commandOf } from '../typed-command.ts';
 
 export interface EmbedFlags {
   readonly output?: string;
@@ -68,6 +70,8 @@ export interface EmbedFlags {
   readonly class?: 'interactive' | 'bulk';
   /** Milliseconds. */
   readonly waitLimit?: number;
+  /** A report on standard output, which has no rows then. */
+  readonly json?: boolean;
   readonly quiet?: boolean;
 }
 
@@ -115,13 +119,11 @@ async function embedClaimed(
 
 /** No record, no job: an output without rows needs the model's dimensions and nothing else. */
 async function writeNothing(terminal: Terminal, request: CheckedRequest): Promise<void> {
-  const { flags, earlier } = request;
+  const { earlier } = request;
   // an input that has become empty is another one, and was refused; rows are here only where there is one of both
   const { writer } = await openWriter(terminal, { ...request, earlier: earlier?.rows === 0 ? undefined : earlier });
   await writer.finish();
-  if (flags.quiet === true) return;
-  say(terminal, summary({ rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, 0));
-  request.records.sayNotes();
+  await tellDone(terminal, { rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, { seconds: 0 });
 }
 
 interface Request {
@@ -142,20 +144,49 @@ interface CheckedRequest extends Request {
 }
 
 async function run(terminal: Terminal, session: Session, request: CheckedRequest): Promise<void> {
-  const { flags } = request;
   const { writer, state } = await openWriter(terminal, request);
   const startedMs = performance.now();
   try {
     const done = await stream(terminal, session, { ...request, writer, state });
     await writer.finish();
-    if (flags.quiet === true) return;
-    say(terminal, summary(done, request, (performance.now() - startedMs) / 1_000, idsFileOf(writer)));
-    request.records.sayNotes();
+    const seconds = (performance.now() - startedMs) / 1_000;
+    await tellDone(terminal, done, request, { seconds, idsFile: idsFileOf(writer) });
   } catch (error) {
     const left = await writer.abandon();
     tellWhatIsLeft(terminal, left, request);
+    if (request.flags.json === true)
+      terminal.stdout.write(interruptionReport(terminal, left, session.signal.aborted ? session.signal.reason : error));
     throw error;
   }
+}
+
+interface Ending {
+  readonly seconds: number;
+  readonly idsFile?: string | undefined;
+}
+
+/** A report for programs, or a sentence for people. */
+async function tellDone(terminal: Terminal, done: Done, request: CheckedRequest, ending: Ending): Promise<void> {
+  const { flags, records, target } = request;
+  if (flags.quiet !== true && flags.json !== true)
+    say(terminal, summary(done, request, ending.seconds, ending.idsFile));
+  if (flags.quiet !== true) records.sayNotes();
+  if (flags.json !== true || target.kind !== 'file') return;
+  const { rows, rowsBefore, truncated, failed } = done;
+  const skipped = records.skipped + failed;
+  await print(
+    terminal,
+    `${JSON.stringify({
+      isDone: true,
+      rows,
+      rowsBefore,
+      truncated,
+      skipped,
+      output: placeOf(target, flags, rows),
+      ...(skipped === 0 ? {} : { skippedList: skippedPath({ path: target.name }) }),
+      ...(ending.idsFile === undefined ? {} : { ids: ending.idsFile }),
+    })}\n`,
+  );
 }
 
 interface Done {
@@ -251,6 +282,12 @@ function refuseFlagsWithoutEffect(
       'USAGE',
       '--id-field has no place in a .npy that goes into a pipe or a device: .npy holds numbers and nothing else. With ' +
         '-o FILE.npy the ids are written beside it, and .jsonl and .arrow hold them',
+    );
+  if (fields.json === true && target.kind !== 'file')
+    throw new ShoalError(
+      'USAGE',
+      '--json writes a report to standard output and needs an output file for the rows: -o FILE. Without --json the ' +
+        'rows of .jsonl are JSON as they are',
     );
   if (withText === true && format === 'npy')
     throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');

@@ -17,7 +17,8 @@ import { removeLeftovers } from '../output/partial-file.ts';
 import { FileWriter } from '../output/row-writer.ts';
 import { differences, type RunRequest, type RunState } from '../output/run-state.ts';
 import type { FileTarget } from '../output/target.ts';
-import { commandOf, say, type Terminal } from '../terminal.ts';
+import { say, type Terminal } from '../terminal.ts';
+import { commandOf } from '../typed-command.ts';
 
 export interface KeptBuild {
   /** Where the run that goes on begins. */
