@@ -9,7 +9,7 @@ import { ShoalError, isShoalError, toFailure, type Failure } from '@shoal/contra
 import { droppedVariables, redactSettings, redactText, resolveSettings, type Logger, type Settings } from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFiles } from './settings-file.ts';
-import { giveSigns } from './signs-of-life.ts';
+import { PARENT_TELLS, giveSigns } from './signs-of-life.ts';
 
 export type ServiceReport<Facts extends object = object> =
   | ({ readonly kind: 'ready'; readonly pid: number } & Facts)
@@ -51,7 +51,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
   } catch (error) {
     const failure = toFailure(error, 'SETUP_FAILED');
     await report({ kind: 'unfit', failure });
-    process.stderr.write(`shoal ${name}: ${redactText(failure.message)}\n`);
+    if (!process.argv.includes(PARENT_TELLS)) process.stderr.write(`shoal ${name}: ${redactText(failure.message)}\n`);
     if (!isShoalError(error) && error instanceof Error) process.stderr.write(`${redactText(error.stack ?? '')}\n`);
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
   } finally {

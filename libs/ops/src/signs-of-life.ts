@@ -13,6 +13,9 @@ const SIGN_EVERY_MS = 5_000;
 const MOST_MISSED = 6;
 export const SILENT_FOR = `${(SIGN_EVERY_MS * MOST_MISSED) / 1_000} s`;
 
+/** An argument of a service: whoever forked it tells a person why it is unfit, so that it need not say so as well. */
+export const PARENT_TELLS = '--parent-tells';
+
 export interface SignsOfLife {
   readonly kind: 'alive';
 }

@@ -116,16 +116,24 @@ test('up: whatever lives and is silent is replaced', async ({ skip }) => {
   expect(await one.ended).toMatchObject({ code: 0 });
 });
 
-test('up: a port that is taken ends the command with the setting to change, and everything else with it', async () => {
+test('a port that is taken ends the command, told once, with the setting to change; nothing is left', async () => {
   const taken = createServer().listen(0, '127.0.0.1');
   await once(taken, 'listening');
   const address = taken.address();
-  const port = typeof address === 'object' && address !== null ? address.port : 0;
-  const { code, stderr } = await start(['up', '--http-port', String(port), '--dashboard-port', '0'], {
-    SHOAL_REDIS_URL: server.url,
-  }).ended;
+  const port = String(typeof address === 'object' && address !== null ? address.port : 0);
+  const environment = { SHOAL_REDIS_URL: server.url };
+  const up = await start(['up', '--http-port', port, '--dashboard-port', '0'], environment).ended;
+  const worker = await start(['worker', '--device', 'cpu', '--metrics-port', port], environment).ended;
   taken.close();
-  expect([code, stderr]).toEqual([2, expect.stringMatching(/cannot listen on 127\.0\.0\.1:\d+.*httpPort/)]);
+  for (const [{ code, stderr }, setting] of [
+    [up, 'httpPort'],
+    [worker, 'metricsPort'],
+  ] as const) {
+    expect([code, stderr]).toEqual([2, expect.stringMatching(/cannot listen on 127\.0\.0\.1:\d+/)]);
+    expect(stderr.match(/cannot listen on/g)).toHaveLength(1);
+    expect(stderr).toContain(setting);
+  }
+  expect(sandbox.processes()).toEqual([]);
 });
 
 test('up: a device that is refused leaves the CPU at work, and is said once', async () => {

@@ -3,7 +3,7 @@
 
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, type Failure } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 import { forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
@@ -28,9 +28,10 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
   terminal.signal.throwIfAborted();
   const app = settings.device === 'cpu' ? 'cpu-worker' : 'gpu-worker';
   const child = forkWorker(app, { ...terminal.environment, ...settingsEnvironment(settings) }, 'inherit');
-  let reported: string | undefined;
+  let unfit: Failure | undefined;
   child.on('message', (message) => {
-    reported ??= unfitReport(message)?.message ?? announce(terminal, message);
+    unfit ??= unfitReport(message);
+    announce(terminal, message);
   });
   watchSigns(child, () => {
     say(terminal, `the worker has given no sign of life for ${SILENT_FOR} and is killed`);
@@ -39,6 +40,7 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
   const stopped = stopOnSignal(terminal, child, settings.drainTimeoutMs + BEYOND_DRAIN_MS);
   const [code, signal] = await once(child, 'exit');
   if (stopped() && code === 0) return;
+  if (unfit !== undefined) throw new ShoalError(unfit.code, unfit.message);
   throw new ShoalError(
     'EXECUTOR_LOST',
     `the worker ended ${signal === null ? `with exit code ${String(code)}` : `by ${String(signal)}`}; its log ` +
@@ -46,7 +48,7 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
   );
 }
 
-function announce(terminal: Terminal, message: unknown): undefined {
+function announce(terminal: Terminal, message: unknown): void {
   if (typeof message !== 'object' || message === null || Reflect.get(message, 'kind') !== 'ready') return;
   const fact = (name: string): string => String(Reflect.get(message, name));
   say(

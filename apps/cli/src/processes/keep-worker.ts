@@ -19,7 +19,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { ERROR_CODES, ShoalError, invariant, type ErrorCode, type Failure } from '@shoal/contract';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
-import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
+import { PARENT_TELLS, SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 
 const WATCH_MS = 1_000;
 const FIRST_PAUSE_MS = 250;
@@ -138,7 +138,7 @@ export function forkWorker(
   environment: Readonly<Record<string, string | undefined>>,
   stderr: 'pipe' | 'inherit',
 ): ChildProcess {
-  return fork(workerProgram(app), [], {
+  return fork(workerProgram(app), [PARENT_TELLS], {
     detached: true,
     env: { ...environment },
     stdio: ['ignore', 'ignore', stderr, 'ipc'],

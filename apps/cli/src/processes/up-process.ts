@@ -19,7 +19,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
-import { SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
+import { PARENT_TELLS, SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
 import { stopWorker, unfitReport } from './keep-worker.ts';
 
 export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
@@ -131,7 +131,11 @@ export class UpProcess {
 export function forkApp(app: App, environment: Readonly<Record<string, string | undefined>>): ChildProcess {
   const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
   const program = fileURLToPath(new URL(`../../../${app}/${folder}/main.${extension}`, import.meta.url));
-  return fork(program, [], { detached: true, env: { ...environment }, stdio: ['ignore', 'ignore', 'inherit', 'ipc'] });
+  return fork(program, [PARENT_TELLS], {
+    detached: true,
+    env: { ...environment },
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  });
 }
 
 /** The port of the address in a report, as the setting `key` for the next process; nothing before there was one. */

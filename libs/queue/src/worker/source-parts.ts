@@ -42,6 +42,8 @@ export interface BullJobSourceOptions {
   readonly brake?: BrakeLimits | undefined;
   /** See checkServer. */
   readonly isUnsafeAllowed?: boolean | undefined;
+  /** Another source of this process says what is doubtful about the server. */
+  readonly isServerTold?: boolean | undefined;
   /** How many finished jobs stay; left out: 1,000 completed and 5,000 failed ones. */
   readonly keep?: KeptJobs | undefined;
   /** Told of the server's time again and again, epoch ms. */
@@ -87,9 +89,9 @@ const MAX_EVENTS = 1_000;
 
 /** Throws for a server that is not safe; says what is doubtful about it. */
 export async function checkedServer(options: BullJobSourceOptions, connection: Redis): Promise<ServerFacts> {
-  const { prefix, queue, log } = options;
-  const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: options.isUnsafeAllowed });
-  for (const warning of warnings) log.warn({ server: facts.version }, warning);
+  const { prefix, queue, log, isUnsafeAllowed, isServerTold = false } = options;
+  const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed });
+  for (const warning of isServerTold ? [] : warnings) log.warn({ server: facts.version }, warning);
   await limitEvents(connection, prefix, queue, MAX_EVENTS).catch((error: unknown) =>
     log.debug({ err: error }, 'the stream of events was not bounded'),
   );

@@ -98,6 +98,15 @@ async function claimed(
   return claims;
 }
 
+test('a worker that serves two lanes says once what is doubtful about the queue server', async () => {
+  const log = new RecordingLogger();
+  const source = { redisUrl: server.url, prefix, queue: mainQueue(MODEL), leaseMs: 5_000, stalledCheckMs: 1_000, log };
+  await server.command('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
+  await open('cpu', 50_000, { source: { ...source, isUnsafeAllowed: true } });
+  await server.command('CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
+  expect(log.messages('warn').filter((message) => message.includes('evicts keys'))).toHaveLength(1);
+});
+
 test(
   'beside a GPU worker a CPU worker takes its own lane and, of the main lane, what shortens the total time; the ' +
     'GPU takes the rest',

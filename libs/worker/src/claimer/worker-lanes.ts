@@ -123,7 +123,10 @@ interface ServedLanes {
 function servedLanes({ source, cpuQueue, faults }: WorkerLanesOptions, gate: HybridGate | undefined): ServedLanes {
   return gate === undefined
     ? { main: new BullJobSource({ ...source, handOverTo: cpuQueue, faults }), cpu: undefined }
-    : { main: new BullJobSource(source), cpu: new BullJobSource({ ...source, queue: cpuQueue }) };
+    : {
+        main: new BullJobSource(source),
+        cpu: new BullJobSource({ ...source, queue: cpuQueue, isServerTold: true }),
+      };
 }
 
 function sourceOf({ main, cpu }: ServedLanes, gate: HybridGate | undefined): JobSource {
