@@ -743,6 +743,7 @@ export const SETTING_FLAGS = {
   keepFinishedMs: ['ms', 'finished jobs go after so long; 0: only their number counts'],
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
+  logFormat: ['format', 'log lines: auto (text on a terminal, else json), json or text'],
   httpHost: ['host', 'address the HTTP producer listens on'],
   httpHosts: ['names', 'names besides localhost that HTTP, dashboard and metrics answer to'],
   httpPort: ['port', 'port of the HTTP producer; 0: any free one'],
@@ -758,7 +759,7 @@ export const SETTING_FLAGS = {
   dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
 } as const;
 
-const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel'] as const;
+const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel', 'logFormat'] as const;
 const HTTP = [
   'httpHost',
   'httpHosts',

@@ -1,13 +1,20 @@
-// Log lines as JSON on standard error. The only importer of pino: everybody else sees core's Logger.
+// Log lines on standard error: JSON, and readable ones on a terminal. The only importer of pino: everybody else sees
+// core's Logger.
 
-import { pino } from 'pino';
-import { redactText, type Logger } from '@shoal/core';
+import { isatty } from 'node:tty';
+import { pino, type DestinationStream } from 'pino';
+import { redactText, type Logger, type Settings } from '@shoal/core';
+import { readableLine } from './readable-line.ts';
 
 export interface LoggerOptions {
   readonly level: 'silent' | 'error' | 'warn' | 'info' | 'debug';
   /** Who writes: "worker", "executor", "cli". */
   readonly name: string;
+  /** Left out: "auto", by what standard error is. */
+  readonly format?: Settings['logFormat'] | undefined;
 }
+
+const STDERR = 2;
 
 /** Whatever a library put into an error or a field: a line never carries the password of a URL. */
 function streamWrite(line: string): string {
@@ -15,7 +22,10 @@ function streamWrite(line: string): string {
 }
 
 /** Lines are written before the call returns, so that the last one before a crash is there. */
-export function createLogger({ level, name }: LoggerOptions): Logger {
+export function createLogger({ level, name, format = 'auto' }: LoggerOptions): Logger {
   const serializers = { err: pino.stdSerializers.err };
-  return pino({ level, name, serializers, hooks: { streamWrite } }, pino.destination({ fd: 2, sync: true }));
+  const stderr = pino.destination({ fd: STDERR, sync: true });
+  const isReadable = format === 'text' || (format === 'auto' && isatty(STDERR));
+  const lines: DestinationStream = isReadable ? { write: (line) => stderr.write(readableLine(line)) } : stderr;
+  return pino({ level, name, serializers, hooks: { streamWrite } }, lines);
 }

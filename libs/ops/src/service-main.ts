@@ -39,7 +39,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
   try {
     const files = await readSettingsFiles({ flags: fixed, environment: process.env });
     const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
-    const log = createLogger({ level: settings.logLevel, name });
+    const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');
     for (const dropped of droppedVariables(process.env)) log.warn(dropped, 'a setting that is gone is ignored');
     for (const warning of files.warnings) log.warn({}, warning);

@@ -284,6 +284,13 @@ export const settingsSchema = z.strictObject({
     .enum(['silent', 'error', 'warn', 'info', 'debug'])
     .default('info')
     .describe('Least severe log line that is written.'),
+  logFormat: z
+    .enum(['auto', 'json', 'text'])
+    .default('auto')
+    .describe(
+      'Form of log lines on standard error: one JSON object each, or text for people. auto: text on a terminal, JSON ' +
+        'elsewhere. A container that is given a terminal wants json where a program reads its log.',
+    ),
   httpHost: host
     .default('127.0.0.1')
     .describe(

@@ -46,6 +46,7 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
     maxRows: settings.maxRows,
     budgetBytes,
     logLevel: settings.logLevel,
+    logFormat: settings.logFormat,
   });
   return startClaiming(options, {
     queue,

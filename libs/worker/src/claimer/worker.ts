@@ -38,6 +38,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     maxTokens: settings.maxTokens,
     limits: settings,
     logLevel: settings.logLevel,
+    logFormat: settings.logFormat,
   });
   const running = await startClaiming(options, {
     queue: server.queue,

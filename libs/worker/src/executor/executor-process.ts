@@ -32,7 +32,7 @@ export async function executorProcess<
 >(open: (process: ExecutorProcess<Settings>) => Promise<OpenExecutor<Order>>): Promise<void> {
   const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as Settings;
   invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
-  const log = createLogger({ level: settings.logLevel, name: 'executor' });
+  const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name: 'executor' });
   let lastSent: Promise<void> = Promise.resolve();
   const batcher = new Batcher<FromExecutorProcess>({
     send(together) {

@@ -41,6 +41,7 @@ export interface ExecutorSettings {
     | 'maxRowAgeMs'
   >;
   readonly logLevel: Settings['logLevel'];
+  readonly logFormat?: Settings['logFormat'];
   /** What the executor before this one had learned. */
   readonly learned?: LearnedBudget | undefined;
 }
@@ -71,4 +72,5 @@ export interface SimilarityExecutorSettings {
   /** Most that is held of collections and graphs in memory of the process. */
   readonly budgetBytes: number;
   readonly logLevel: Settings['logLevel'];
+  readonly logFormat?: Settings['logFormat'];
 }
