@@ -2,11 +2,10 @@
 // fleet runs; this command finds it a queue server, passes signals on and gives back its exit code.
 
 import type { ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
 import { ShoalError, type Failure } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
-import { forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
+import { endOf, forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
 import { fetchModel, withServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
@@ -38,7 +37,7 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
     child.kill('SIGKILL');
   });
   const stopped = stopOnSignal(terminal, child, settings.drainTimeoutMs + BEYOND_DRAIN_MS);
-  const [code, signal] = await once(child, 'exit');
+  const { code, signal } = await endOf(child);
   if (stopped() && code === 0) return;
   if (unfit !== undefined) throw new ShoalError(unfit.code, unfit.message);
   throw new ShoalError(

@@ -87,7 +87,7 @@ export class WorkerKeeper {
     if (stopping.aborted) return undefined;
     this.#hasLostOne = false;
     this.#options.onStart(++this.#starts);
-    return endOf(this.#options.startWorker(), stopping);
+    return lifeOf(this.#options.startWorker(), stopping);
   }
 
   /** A server that does not answer now is the client's business, which waits for it or gives up. */
@@ -156,13 +156,20 @@ export async function stopWorker(child: ChildProcess, waitMs: number = STOP_MS):
   await gone;
 }
 
+/** How it ended, once everything that it said has come: the last message is why. Rejects when it could not be forked. */
+export async function endOf(child: ChildProcess): Promise<{ readonly code: unknown; readonly signal: unknown }> {
+  const [code, signal]: unknown[] = await once(child, 'exit');
+  if (child.connected) await once(child, 'disconnect');
+  return { code, signal };
+}
+
 interface Ending {
   readonly isReady: boolean;
   readonly failure: Failure | undefined;
   readonly lastWords: string;
 }
 
-async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending> {
+async function lifeOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending> {
   let isReady = false;
   let failure: Failure | undefined;
   let lastWords = '';
@@ -180,7 +187,7 @@ async function endOf(child: ChildProcess, stopping: AbortSignal): Promise<Ending
   const stop = (): void => void stopWorker(child);
   stopping.addEventListener('abort', stop, { once: true });
   if (stopping.aborted) stop();
-  await once(child, 'exit').catch((error: unknown) => {
+  await endOf(child).catch((error: unknown) => {
     lastWords += String(error); // it could not be started at all
   });
   await pause(LAST_WORDS_MS, stopping);

@@ -14,13 +14,12 @@
 // A part leaves by itself when the channel to this process closes, so that even a SIGKILL leaves nothing behind.
 
 import { fork, type ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { PARENT_TELLS, SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
-import { stopWorker, unfitReport } from './keep-worker.ts';
+import { endOf, stopWorker, unfitReport } from './keep-worker.ts';
 
 export type App = 'cpu-worker' | 'gpu-worker' | 'producer' | 'dashboard';
 
@@ -106,7 +105,7 @@ export class UpProcess {
     const stop = (): void => void stopWorker(child, stopMs);
     stopping.addEventListener('abort', stop, { once: true });
     try {
-      const [code, signal]: unknown[] = await once(child, 'exit');
+      const { code, signal } = await endOf(child);
       const end = typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`;
       return { failure, reason: failure?.message ?? (isSilent ? `silent for ${SILENT_FOR} and killed` : end) };
     } catch (error) {
