@@ -206,6 +206,7 @@ describe('an output', () => {
       message: '--with-text needs .jsonl or .arrow',
     });
     await expectRefusal(['a.txt', '--shard-rows', '10'], { code: 2, message: '--shard-rows needs an output file' });
+    await expectRefusal(['a.txt', '--json'], { code: 2, message: 'needs an output file for the rows: -o FILE' });
     await expectRefusal(['a.txt', '-o', 'out.npy', '--delimiter', ';'], {
       code: 2,
       message: '--delimiter is about CSV, and no input is that',
