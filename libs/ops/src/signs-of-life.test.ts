@@ -27,8 +27,13 @@ test('a child that gives signs is left alone, and is silent half a minute after 
   expect([silences, clock.pending]).toEqual([1, 0]);
 });
 
-test('a child that never gave one, or has ended, is not waited for', async () => {
+test('a child that says that it is ready and nothing behind it is silent', async () => {
   child.emit('message', { kind: 'ready' });
+  await clock.advance(60_000);
+  expect(silences).toBe(1);
+});
+
+test('a child that starts for long, or has ended, is not waited for', async () => {
   await clock.advance(60_000);
   sign();
   child.emit('exit');

@@ -37,7 +37,7 @@ export interface SignsTerms {
   readonly everyMs?: number;
 }
 
-/** Calls `onSilent`, once, when a child that gave signs gives none any more for half a minute. */
+/** Calls `onSilent`, once, when a child that has said something says nothing any more for half a minute. */
 export function watchSigns(
   child: ChildProcess,
   onSilent: () => void,
@@ -49,13 +49,9 @@ export function watchSigns(
     if (missed++ === MOST_MISSED) onSilent();
     else cancel = clock.after(everyMs, look);
   };
-  child.on('message', (message) => {
+  child.on('message', () => {
     missed = 0;
-    if (cancel === undefined && isSign(message)) cancel = clock.after(everyMs, look);
+    cancel ??= clock.after(everyMs, look);
   });
   child.once('exit', () => cancel?.());
-}
-
-function isSign(message: unknown): message is SignsOfLife {
-  return typeof message === 'object' && message !== null && Reflect.get(message, 'kind') === 'alive';
 }

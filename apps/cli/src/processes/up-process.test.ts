@@ -33,4 +33,4 @@ test('a part that is stopped and says nothing any more is killed, and another on
   expect(reasons[0]).toBe('silent for 30 s and killed');
   expect(() => process.kill(pid, 0)).toThrow('ESRCH');
   await part.stop();
-});
+}, 30_000);
