@@ -78,7 +78,7 @@ export async function withSteps<Result>(
   work: (begin: (step: string) => void) => Promise<Result>,
   clock: Clock = systemClock,
 ): Promise<Result> {
-  let cancel = (): void => undefined;
+  let cancel: (() => void) | undefined;
   const tellLater = (step: string, begunMs: number): void => {
     cancel = clock.after(LINE_EVERY_MS, () => {
       say(terminal, `still ${step}, for ${duration((clock.nowMs() - begunMs) / 1_000)}`);
@@ -87,11 +87,11 @@ export async function withSteps<Result>(
   };
   try {
     return await work((step) => {
-      cancel();
+      cancel?.();
       if (isShown) tellLater(step, clock.nowMs());
     });
   } finally {
-    cancel();
+    cancel?.();
   }
 }
 

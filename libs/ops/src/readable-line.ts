@@ -25,9 +25,8 @@ function parsed(json: string): Readonly<Record<string, unknown>> | undefined {
 
 function timeOfDay(epochMs: number): string {
   const at = new Date(epochMs);
-  const two = (value: number): string => String(value).padStart(2, '0');
-  const seconds = [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(':');
-  return `${seconds}.${String(at.getMilliseconds()).padStart(3, '0')}`;
+  const seconds = [at.getHours(), at.getMinutes(), at.getSeconds()].map((part) => String(part).padStart(2, '0'));
+  return `${seconds.join(':')}.${String(at.getMilliseconds()).padStart(3, '0')}`;
 }
 
 function shown(value: unknown): string {

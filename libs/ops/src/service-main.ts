@@ -35,7 +35,7 @@ export interface ServiceMainOptions {
 /** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly. */
 export async function serviceMain({ name, fixed = {}, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
-  let endSigns = (): void => undefined;
+  let endSigns: (() => void) | undefined;
   try {
     const files = await readSettingsFiles({ flags: fixed, environment: process.env });
     const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
@@ -55,7 +55,7 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
     if (!isShoalError(error) && error instanceof Error) process.stderr.write(`${redactText(error.stack ?? '')}\n`);
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
   } finally {
-    endSigns();
+    endSigns?.();
     if (process.connected) process.disconnect();
   }
 }

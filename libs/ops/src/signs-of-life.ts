@@ -22,14 +22,15 @@ export interface SignsOfLife {
 
 /** Tells the parent, when there is one, from now on. Returns what ends that. */
 export function giveSigns(): () => void {
-  const give = (): void => {
-    // a parent that is gone does not want to know
-    if (process.connected) process.send?.({ kind: 'alive' } satisfies SignsOfLife, undefined, {}, () => undefined);
-  };
-  give();
-  const timer = setInterval(give, SIGN_EVERY_MS);
+  giveSign();
+  const timer = setInterval(giveSign, SIGN_EVERY_MS);
   timer.unref();
   return () => clearInterval(timer);
+}
+
+/** A parent that is gone does not want to know. */
+function giveSign(): void {
+  if (process.connected) process.send?.({ kind: 'alive' } satisfies SignsOfLife, undefined, {}, () => undefined);
 }
 
 export interface SignsTerms {
