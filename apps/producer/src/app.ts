@@ -9,7 +9,7 @@ import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest }
 import type { ShoalClient } from '@shoal/client';
 import type { Logger } from '@shoal/core';
 import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
-import type { QueueDepth, QueueService } from '@shoal/queue';
+import type { QueueReadiness, QueueService } from '@shoal/queue';
 import type { Embedder } from './embedder.ts';
 import { checkModel, parseEmbeddingsRequest, rowsAsked, type ServedModel } from './embeddings-request.ts';
 import { answerBytes, toResponse } from './embeddings-response.ts';
@@ -28,7 +28,16 @@ import {
   TOPK_SCHEMA,
 } from './openapi.ts';
 import { withPatience, type PatienceTerms } from './patience.ts';
-import { CALLER_LEFT, invalid, overloaded, spreadSeconds, toProblem, unavailable, type Problem } from './problem.ts';
+import {
+  CALLER_LEFT,
+  invalid,
+  overloaded,
+  spreadSeconds,
+  toProblem,
+  unavailable,
+  writesRefused,
+  type Problem,
+} from './problem.ts';
 import { ARRIVAL } from './read-body.ts';
 import { RequestCounts } from './request-counts.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
@@ -43,7 +52,8 @@ export interface AppParts {
   readonly similarity: Omit<PatienceTerms, 'what' | 'timeoutMs'>;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   /** Rejects when the queue server does not answer; may wait long when it hangs. */
-  readonly depth: () => Promise<QueueDepth>;
+  readonly readiness: () => Promise<QueueReadiness>;
+  readonly readyNeedsWorkers: boolean;
   /** Undefined, or resolved so: not known. Never rejects. */
   readonly service?: (() => Promise<QueueService | undefined>) | undefined;
   readonly gate: GateOptions;
@@ -194,14 +204,17 @@ function addModels(app: FastifyInstance, { model }: AppParts): void {
   });
 }
 
-function addOperations(app: FastifyInstance, { metrics, depth, service }: AppParts): void {
+function addOperations(app: FastifyInstance, { metrics, readiness, readyNeedsWorkers, service }: AppParts): void {
   app.get('/healthz', { schema: HEALTH_SCHEMA }, async () => ({ status: 'ok' }));
-  // Without workers it is ready all the same: requests wait, and a fleet that scales from zero needs somebody to take
-  // them.
+  // Without workers it is ready all the same, unless told otherwise: jobs are accepted and kept, and a fleet that scales
+  // from zero needs somebody to take them.
   app.get('/readyz', { schema: READY_SCHEMA }, async () => {
-    const { workers, jobs } = await inTime(depth());
+    const { refusal, reason, message, waiting, workers, drained, isPaused } = await inTime(readiness());
+    if (refusal !== undefined) throw writesRefused(refusal, 503);
+    if (readyNeedsWorkers && reason !== 'busy') throw unavailable('no_worker', message, RETRY_BUSY_SECONDS);
     const isTrial = (await service?.()) === 'simulation';
-    return { status: 'ready', workers, waiting: jobs.waiting, ...(isTrial ? { simulated: true } : {}) };
+    const simulated = isTrial ? { simulated: true } : {};
+    return { status: 'ready', workers: workers + drained, drained, paused: isPaused, waiting, ...simulated };
   });
   app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) =>
     reply.type(metrics.contentType).send(await metrics.text()),
@@ -209,7 +222,7 @@ function addOperations(app: FastifyInstance, { metrics, depth, service }: AppPar
   app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger());
 }
 
-async function inTime(depth: Promise<QueueDepth>): Promise<QueueDepth> {
+async function inTime<Answer>(answer: Promise<Answer>): Promise<Answer> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(
@@ -224,7 +237,7 @@ async function inTime(depth: Promise<QueueDepth>): Promise<QueueDepth> {
       READY_MS,
     );
   });
-  return Promise.race([depth, late]).finally(() => clearTimeout(timer));
+  return Promise.race([answer, late]).finally(() => clearTimeout(timer));
 }
 
 // ---- around all routes --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import type { EmbeddingsRequest } from './embeddings-request.ts';
 import type { Usage } from './embeddings-response.ts';
 import type { Answering } from './gate.ts';
 import { withPatience } from './patience.ts';
+import type { RefusedWrites } from './refused-writes.ts';
 import { idTokenizer, toTokenTexts, tooLong } from './token-rows.ts';
 
 export interface EmbedderParts {
@@ -17,6 +18,7 @@ export interface EmbedderParts {
   readonly connect: (tokenizer: Tokenizer) => Promise<ShoalClient>;
   /** How many jobs wait and how many workers there are, as words for a person; undefined when that is not known. */
   readonly backlog: () => Promise<string | undefined>;
+  readonly refusedWrites: RefusedWrites;
 }
 
 export class Embedder {
@@ -38,7 +40,7 @@ export class Embedder {
 
   /** Vectors, the number of real tokens, and how many inputs were cut. Throws Problem and ShoalError. */
   async embed(
-    { input, dimensions, truncate }: EmbeddingsRequest,
+    { input, dimensions, truncate, prompt }: EmbeddingsRequest,
     { gone, leftMs }: Answering,
   ): Promise<Usage & { readonly result: EmbedResult }> {
     return withPatience({ ...this.parts, timeoutMs: leftMs(), what: 'no vectors' }, gone, async (signal) => {
@@ -50,6 +52,7 @@ export class Embedder {
           class: 'interactive',
           truncate,
           signal,
+          ...(prompt === undefined ? {} : { prompt }),
           ...(dimensions === undefined ? {} : { output: { dimensions } }),
         })
         .catch((error: unknown) => Promise.reject(this.withInput(error)));

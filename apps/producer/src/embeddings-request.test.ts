@@ -12,6 +12,8 @@ const model: ServedModel = {
   vocabularySize: 30_522,
   rowEnds: { first: 101, last: 102 },
   tokenRows: 'whole',
+  truncate: 'error',
+  prompts: { query: 'query: ', passage: '' },
 };
 
 function refusal(body: unknown): object {
@@ -25,7 +27,7 @@ function refusal(body: unknown): object {
 }
 
 describe('taken', () => {
-  const defaults = { encoding: 'float', dimensions: undefined, truncate: 'error' };
+  const defaults = { encoding: 'float', dimensions: undefined, truncate: 'error', prompt: undefined };
 
   test.each([
     ['one text', 'a', { kind: 'texts', texts: ['a'] }],
@@ -63,12 +65,34 @@ describe('taken', () => {
       dimensions: 384,
       user: 'u',
       truncate: 'end',
+      prompt: 'query',
+      input_type: 'search_query',
     };
     expect(parseEmbeddingsRequest(body, model)).toEqual({
       input: { kind: 'texts', texts: ['a'] },
       encoding: 'base64',
       dimensions: 384,
       truncate: 'end',
+      prompt: 'query',
+    });
+  });
+
+  test.each([
+    ['query', 'query'],
+    ['passage', 'passage'],
+    ['document', 'passage'],
+    ['search_query', 'query'],
+    ['search_document', 'passage'],
+  ])('"%s" is the prompt for a %s, by both names of the field', (asked, prompt) => {
+    for (const field of ['prompt', 'input_type'])
+      expect(parseEmbeddingsRequest({ model: 'minilm', input: 'a', [field]: asked }, model)).toMatchObject({ prompt });
+  });
+
+  test('the server’s truncate, but where the request says otherwise', () => {
+    const cutting: ServedModel = { ...model, truncate: 'end' };
+    expect(parseEmbeddingsRequest({ model: 'minilm', input: 'a' }, cutting)).toMatchObject({ truncate: 'end' });
+    expect(parseEmbeddingsRequest({ model: 'minilm', input: 'a', truncate: 'error' }, cutting)).toMatchObject({
+      truncate: 'error',
     });
   });
 
@@ -140,6 +164,10 @@ describe('refused, with the field and a code', () => {
     ['half a dimension', { ...ok, dimensions: 1.5 }, 'invalid_type', 'dimensions'],
     ['dimensions as text', { ...ok, dimensions: '8' }, 'invalid_type', 'dimensions'],
     ['a user that is no string', { ...ok, user: 7 }, 'invalid_type', 'user'],
+    ['an unknown prompt', { ...ok, prompt: 'clustering' }, 'invalid_value', 'prompt'],
+    ['an unknown input type', { ...ok, input_type: 'classification' }, 'invalid_value', 'input_type'],
+    ['two prompts', { ...ok, prompt: 'query', input_type: 'document' }, 'invalid_value', 'input_type'],
+    ['a prompt for token ids', { ...ok, input: [101, 7, 102], input_type: 'query' }, 'invalid_value', 'input_type'],
     ['an unknown way to truncate', { ...ok, truncate: 'start' }, 'invalid_value', 'truncate'],
     [
       'a field of the prototype',
@@ -175,6 +203,13 @@ describe('refused, with the field and a code', () => {
     ['the beginning and end of another model', [1, 15_043, 3_186, 2]],
   ])('ids with %s', (_, input) => {
     expect(refusal({ ...ok, input })).toMatchObject({ status: 400, code: 'invalid_token', param: 'input' });
+  });
+
+  test.each(['prompt', 'input_type'])('%s where the model has no prompts, by its name', (field) => {
+    const plain: ServedModel = { ...model, prompts: { query: '', passage: '' } };
+    expect(() => parseEmbeddingsRequest({ ...ok, [field]: 'query' }, plain)).toThrow(
+      new RegExp(`minilm has no prompts.*leave "${field}" out`),
+    );
   });
 
   test('a server that takes bare ids takes them as they are', () => {

@@ -17,6 +17,8 @@ export interface EmbeddingsRequest {
    * field.
    */
   readonly truncate: 'end' | 'error';
+  /** Which of the model's prompts goes before each text. */
+  readonly prompt: 'query' | 'passage' | undefined;
 }
 
 /** What there is to check against. */
@@ -29,22 +31,37 @@ export interface ServedModel {
   /** The ids that begin and end each row of its tokenizer. */
   readonly rowEnds: RowEnds;
   readonly tokenRows: TokenRows;
+  /** Where the request does not say. */
+  readonly truncate: 'end' | 'error';
+  /** Empty where it has none. */
+  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
 }
 
 /** OpenAI's limit. */
 export const MAX_INPUTS = 2_048;
 
-const FIELDS = ['input', 'model', 'encoding_format', 'dimensions', 'user', 'truncate'] as const;
+const FIELDS = ['input', 'model', 'encoding_format', 'dimensions', 'user', 'truncate', 'prompt', 'input_type'] as const;
+
+/** What clients of other servers call the two sides. */
+const PROMPTS = {
+  query: 'query',
+  passage: 'passage',
+  document: 'passage',
+  search_query: 'query',
+  search_document: 'passage',
+} as const;
 
 /** Throws a Problem that names the field. */
 export function parseEmbeddingsRequest(body: unknown, model: ServedModel): EmbeddingsRequest {
   const fields = checkedBody(body, FIELDS);
   checkModel(fields.model, model);
   checkUser(fields.user);
+  const input = parseInput(fields.input, model);
   return {
-    input: parseInput(fields.input, model),
+    input,
+    prompt: parsePrompt(fields, input.kind, model),
     encoding: oneOf('encoding_format', fields.encoding_format, ['float', 'base64']),
-    truncate: oneOf('truncate', fields.truncate, ['error', 'end']),
+    truncate: fields.truncate === undefined ? model.truncate : oneOf('truncate', fields.truncate, ['error', 'end']),
     dimensions: parseDimensions(fields.dimensions, model),
   };
 }
@@ -61,13 +78,48 @@ export function checkModel(asked: unknown, { name, revision }: ServedModel): voi
   throw invalid(
     'model_not_found',
     'model',
-    `there is no model "${shortened(asked)}" here; this server has "${name}"`,
+    `there is no model "${shortened(asked)}" here; this server has "${name}" (also as "${name}@${revision}")`,
     404,
   );
 }
 
 function checkUser(user: unknown): void {
   if (user !== undefined && typeof user !== 'string') throw wrongType('user', 'a string', user);
+}
+
+function parsePrompt(
+  { prompt, input_type: inputType }: { readonly prompt?: unknown; readonly input_type?: unknown },
+  kind: EmbeddingsRequest['input']['kind'],
+  { name, prompts }: ServedModel,
+): 'query' | 'passage' | undefined {
+  const [byPrompt, byType] = [promptNamed('prompt', prompt), promptNamed('input_type', inputType)];
+  const wanted = byPrompt ?? byType;
+  const field = byPrompt === undefined ? 'input_type' : 'prompt';
+  if (wanted === undefined) return undefined;
+  if (byType !== undefined && byType !== wanted)
+    throw invalid(
+      'invalid_value',
+      'input_type',
+      '"prompt" and "input_type" ask for different prompts; send one of them',
+    );
+  if (prompts.query === '' && prompts.passage === '')
+    throw invalid(
+      'invalid_value',
+      field,
+      `${name} has no prompts: its queries and passages are embedded alike; leave "${field}" out`,
+    );
+  if (kind === 'tokens')
+    throw invalid(
+      'invalid_value',
+      field,
+      `a prompt cannot be put before token ids; send texts, or leave "${field}" out`,
+    );
+  return wanted;
+}
+
+function promptNamed(field: string, asked: unknown): 'query' | 'passage' | undefined {
+  if (asked === undefined) return undefined;
+  return PROMPTS[oneOf(field, asked, ['query', 'passage', 'document', 'search_query', 'search_document'])];
 }
 
 function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefined {

@@ -30,6 +30,8 @@ process.exit(
         maxHttpConnections: settings.maxHttpConnections,
         hosts: settings.httpHosts,
         tokenRows: settings.httpTokenRows,
+        truncate: settings.httpTruncate,
+        readyNeedsWorkers: settings.readyNeedsWorkers === 'yes',
         limits: settings,
         version: version(),
         log,

@@ -52,6 +52,16 @@ export const EMBEDDINGS_SCHEMA = {
       },
       dimensions: { type: 'integer', minimum: 1, description: 'Keep only the first so many, normalized again.' },
       user: { type: 'string', description: 'Accepted for compatibility; not used yet.' },
+      prompt: {
+        type: 'string',
+        enum: ['query', 'passage', 'document', 'search_query', 'search_document'],
+        description: 'Which of the model’s prompts goes before each text; a model without any refuses it.',
+      },
+      input_type: {
+        type: 'string',
+        enum: ['query', 'passage', 'document', 'search_query', 'search_document'],
+        description: 'The same by the name that clients of other servers use.',
+      },
       truncate: {
         type: 'string',
         enum: ['error', 'end'],

@@ -74,6 +74,13 @@ export const RETRY_LOST_SERVER_SECONDS = 5;
 /** Memory comes back as fast as results are fetched. */
 const RETRY_FULL_SERVER_SECONDS = 10;
 
+/** `words` are the server's own: its disk or memory is full, it became a replica, it still loads. */
+export function writesRefused(words: string, status: 429 | 503 = /\bOOM\b/.test(words) ? 429 : 503): Problem {
+  return status === 429
+    ? overloaded('queue_full', `the queue server takes no more: ${words}`, RETRY_FULL_SERVER_SECONDS)
+    : unavailable('queue_refuses', `the queue server refuses to write: ${words}`, RETRY_FULL_SERVER_SECONDS);
+}
+
 /** Any thrown value as an answer. */
 export function toProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;

@@ -349,7 +349,12 @@ describe('a bad request', () => {
       param: 'input[1]',
     });
     const cut = await post({ model: MODEL, input: long, truncate: 'end' });
-    expect(await cut.json()).toMatchObject({ usage: { prompt_tokens: tokenizer.maxTokens } });
+    expect(cut.headers.get('x-shoal-truncated')).toBe('1');
+    expect(await cut.json()).toMatchObject({ usage: { prompt_tokens: tokenizer.maxTokens, truncated_inputs: 1 } });
+    const cutting = await idleProducer({ prefix: '{shoal}', truncate: 'end' });
+    const both = await post({ model: MODEL, input: [long, 'short', long] }, cutting);
+    expect(await both.json()).toMatchObject({ usage: { truncated_inputs: 2 } });
+    expect((await post({ model: MODEL, input: long, truncate: 'error' }, cutting)).status).toBe(400);
   });
 
   test('leaves the server as it was', async () => {
@@ -442,7 +447,13 @@ describe('operations', () => {
 
   test('/healthz, /readyz and /openapi.json', async () => {
     expect(await (await fetch(`${producer.url}/healthz`)).json()).toEqual({ status: 'ok' });
-    expect(await (await fetch(`${producer.url}/readyz`)).json()).toEqual({ status: 'ready', workers: 1, waiting: 0 });
+    expect(await (await fetch(`${producer.url}/readyz`)).json()).toEqual({
+      status: 'ready',
+      workers: 1,
+      drained: 0,
+      paused: false,
+      waiting: 0,
+    });
     expect(await (await fetch(`${producer.url}/openapi.json`)).json()).toMatchObject({
       openapi: '3.1.0',
       paths: {
@@ -470,9 +481,30 @@ describe('when vectors do not come', () => {
     const answer = await post({ model: MODEL, input: 'a' }, idle);
     expect([answer.status, retryAfter(answer)]).toEqual([503, expect.toSatisfy((after) => after >= 10 && after <= 15)]);
     expect(await answer.json()).toMatchObject({
-      error: { code: 'timeout', message: expect.stringMatching(/within 1 s: .*no worker serves/) },
+      error: { code: 'timeout', message: expect.stringMatching(/within 1 s: no worker serves .*, 1 job waits/) },
     });
     await expect.poll(() => waiting('{idle}')).toBe(0);
+  });
+
+  test.each(['NOREPLICAS', 'READONLY'])('because the queue server answers %s: 503 in its words, soon', async (word) => {
+    const quick = await idleProducer({ readyNeedsWorkers: true });
+    expect(await (await fetch(`${quick.url}/readyz`)).json()).toMatchObject({ error: { code: 'no_worker' } });
+    if (word === 'READONLY') await server.command('REPLICAOF', '127.0.0.1', '1');
+    else await server.command('CONFIG', 'SET', 'min-replicas-to-write', '1');
+    try {
+      const found = word === 'READONLY' ? /READONLY/ : /NOREPLICAS/;
+      const answer = {
+        error: expect.objectContaining({ code: 'queue_refuses', message: expect.stringMatching(found) }),
+      };
+      const ready = await fetch(`${quick.url}/readyz`);
+      expect([ready.status, await ready.json()]).toEqual([503, answer]);
+      const refusal = await post({ model: MODEL, input: 'a' }, quick);
+      expect([refusal.status, await refusal.json()]).toEqual([503, answer]);
+      expect((await fetch(`${quick.url}/healthz`)).status).toBe(200);
+    } finally {
+      await server.command('REPLICAOF', 'NO', 'ONE');
+      await server.command('CONFIG', 'SET', 'min-replicas-to-write', '0');
+    }
   });
 
   test('and the caller leaves: what still waits is taken off the queue', async () => {

@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { ShoalClient } from '@shoal/client';
 import { SIMILARITY_QUEUE, mainQueue } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
+import { processClock } from '@shoal/core/base';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
 import { QueueGauge, type AdmissionLimits, type QueueService } from '@shoal/queue';
@@ -12,6 +13,7 @@ import { createApp } from './app.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
 import type { GateOptions } from './gate.ts';
+import { RefusedWrites } from './refused-writes.ts';
 import { rowEndsOf, type TokenRows } from './token-rows.ts';
 
 export interface ProducerOptions {
@@ -34,6 +36,10 @@ export interface ProducerOptions {
   readonly hosts?: string | undefined;
   /** For tests: how long senders and readers may take. */
   readonly timing?: Pick<GateOptions, 'arrival' | 'reading'>;
+  /** Whether /readyz is 503 while nobody would compute. Default: it is 200 as long as jobs are accepted and kept. */
+  readonly readyNeedsWorkers?: boolean;
+  /** What becomes of a text that is too long where the request does not say. Default "error". */
+  readonly truncate?: 'error' | 'end';
   /** Default "whole". */
   readonly tokenRows?: TokenRows;
   /** How much the queue takes; requests beyond are answered with 429 and the time to come back. */
@@ -64,7 +70,10 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   const gauges = [gauge, similarityGauge];
   const metrics = createMetrics(PRODUCER_METRICS);
   collect(metrics, gauges);
-  const embedder = await openEmbedder(options, gauge).catch((error: unknown) => closeAndThrow(gauges, error));
+  const refusedWrites = new RefusedWrites({ ask: () => gauge.writeRefusal(), clock: processClock });
+  const embedder = await openEmbedder(options, gauge, refusedWrites).catch((error: unknown) =>
+    closeAndThrow(gauges, error),
+  );
   const served = {
     name: model.name,
     revision: model.revision,
@@ -73,13 +82,16 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     maxTokens: tokenizer.maxTokens,
     rowEnds: rowEndsOf(tokenizer),
     tokenRows: options.tokenRows ?? 'whole',
+    truncate: options.truncate ?? 'error',
+    prompts: model.prompts,
   };
   const app = await createApp({
     model: served,
     embedder,
-    similarity: { backlog: () => backlogInWords(similarityGauge) },
+    similarity: { refusedWrites, backlog: () => backlogInWords(similarityGauge) },
     metrics,
-    depth: () => gauge.read(),
+    readiness: () => gauge.readiness(),
+    readyNeedsWorkers: options.readyNeedsWorkers ?? false,
     service: remembered(gauge),
     gate: {
       host,
@@ -117,9 +129,11 @@ function remembered(gauge: QueueGauge): () => Promise<QueueService | undefined> 
 function openEmbedder(
   { redisUrl, prefix, model, tokenizer, requestTimeoutMs, limits = {}, log }: ProducerOptions,
   gauge: QueueGauge,
+  refusedWrites: RefusedWrites,
 ): Promise<Embedder> {
   return Embedder.connect({
     tokenizer,
+    refusedWrites,
     backlog: () => backlogInWords(gauge),
     connect: (rowTokenizer) =>
       ShoalClient.connect({

@@ -57,6 +57,8 @@ export interface KeySpace {
   facts(queue: string): string;
   /** Set of the ids of drained workers of a model, under its main queue; "*" stands for all, later ones too. */
   drained(queue: string): string;
+  /** Written for a while to see whether the server takes writes. */
+  writeProbe(): string;
   /** Sorted set of the order of a lane: the end of each flow's last job in virtual time, see fair-order.ts. */
   order(queue: string): string;
   /** There while jobs of the lane may carry a mark that they were cancelled. */
@@ -98,6 +100,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     workers: (queue) => `${prefix}:workers:${queue}`,
     facts: (queue) => `${prefix}:facts:${queue}`,
     drained: (queue) => `${prefix}:drained:${queue}`,
+    writeProbe: () => `${prefix}:write-probe`,
     order: (queue) => `${prefix}:order:${queue}`,
     cancelled: (queue) => `${prefix}:cancelled:${queue}`,
     cancelledJobs: (queue) => `${prefix}:cancelled-jobs:${queue}`,

@@ -53,7 +53,7 @@ export type { AddOptions, AddResult, NewJob } from './producer/new-job.ts';
 export type { ProducerOptions } from './producer/open-queue.ts';
 export type { Again } from './producer/job-verdict.ts';
 export type { OldestWaiting } from './producer/waiting-jobs.ts';
-export { QueueGauge, type QueueDepth, type QueueGaugeOptions } from './producer/queue-depth.ts';
+export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadiness } from './producer/queue-depth.ts';
 export { ResultReader, type ReaderOptions } from './producer/result-reader.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';
 export {

@@ -336,6 +336,20 @@ export const settingsSchema = z.strictObject({
       'Most connections that HTTP holds, fewer where the process may not open as many files; the idlest are closed ' +
         'for new ones.',
     ),
+  httpTruncate: z
+    .enum(['error', 'end'])
+    .default('error')
+    .describe(
+      'What HTTP does with an input that has more tokens than the model takes, where the request has no field ' +
+        'truncate: refuse it, as OpenAI does, or cut it at its end and say how many were cut.',
+    ),
+  readyNeedsWorkers: z
+    .enum(['no', 'yes'])
+    .default('no')
+    .describe(
+      'Whether /readyz of HTTP is 503 while no worker would compute: none is there, all are drained, or the queue ' +
+        'is paused. no: it is ready as long as jobs are accepted and kept.',
+    ),
   httpTokenRows: z
     .enum(['whole', 'bare'])
     .default('whole')

@@ -56,6 +56,8 @@ test('workers that are there, and what waits and runs, each counted', async () =
     waiting: 1,
     active: 0,
     workers: 1,
+    drained: 0,
+    isPaused: false,
   });
   await serve('x', 'b');
   await queue.add('embed', {}, { jobId: 'two' });
@@ -71,6 +73,7 @@ test('a paused queue and drained workers are told with the command that lets the
     reason: 'paused',
     message: 'the queue embed-x is paused, 1 job waits and 0 run; shoal queue resume --queue embed-x lets it go on',
     waiting: 1,
+    isPaused: true,
   });
   await queue.resume();
   const fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: queue.name });
@@ -79,6 +82,7 @@ test('a paused queue and drained workers are told with the command that lets the
     reason: 'drained',
     message: expect.stringMatching(/^the only worker of embed-x is drained.*shoal fleet resume all --queue embed-x/),
     workers: 0,
+    drained: 1,
   });
   await fleet.resume('all');
   await fleet.drain('all');

@@ -23,6 +23,9 @@ export interface Waiting {
   readonly active: number;
   /** Live workers that claim. */
   readonly workers: number;
+  /** Live workers that claim nothing until they are resumed. */
+  readonly drained: number;
+  readonly isPaused: boolean;
 }
 
 const AWAY: Waiting = {
@@ -31,6 +34,8 @@ const AWAY: Waiting = {
   waiting: 0,
   active: 0,
   workers: 0,
+  drained: 0,
+  isPaused: false,
 };
 
 /** Why jobs of `queue`, a main lane, may not have been answered yet. Throws QUEUE_UNREACHABLE. */
@@ -56,6 +61,8 @@ export async function whyWaiting(connection: Redis, queue: Queue, prefix: string
       waiting,
       active,
       workers: claiming.length,
+      drained: alive.length - claiming.length,
+      isPaused,
     };
   });
 }

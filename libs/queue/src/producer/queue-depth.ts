@@ -1,12 +1,14 @@
 // How full a queue is: jobs by state, the age of the one that waits longest, workers that serve it. For metrics and
 // health checks, which must answer while the server is away: a question is never put in line for a connection that is
-// lost, and whoever asks while a question is open gets its answer. Reads only.
+// lost, and whoever asks while a question is open gets its answer. Writes nothing but a key that shows whether the
+// server takes any.
 
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
+import { writeRefusal } from '../redis/write-refusal.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { queueService, type QueueService } from '../lanes/queue-service.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
@@ -20,6 +22,12 @@ export interface QueueDepth {
   /** Of each class, 0 where none waits. By the server's clock and by the one of who added the job. */
   readonly oldestWaitingMs: OldestWaiting;
   readonly workers: number;
+}
+
+/** Whether jobs can be accepted and kept, and who would compute them. */
+export interface QueueReadiness extends Waiting {
+  /** The server's own words where it refuses to write: its disk or memory is full, it is a replica, it still loads. */
+  readonly refusal: string | undefined;
 }
 
 export interface QueueGaugeOptions {
@@ -82,6 +90,21 @@ export class QueueGauge {
     return whyWaiting(this.connection, this.queue, this.options.prefix);
   }
 
+  /** The same, with a write that shows whether the server takes any. Throws as `read` does. */
+  readiness(): Promise<QueueReadiness> {
+    return this.whileConnected(async () => {
+      const { queue, prefix = DEFAULT_PREFIX } = this.options;
+      const refusal = await writeRefusal(this.connection, prefix);
+      const waiting = await withSoundKeys(this.connection, [{ prefix, queue }], () => this.whyWaiting());
+      return { ...waiting, refusal };
+    });
+  }
+
+  /** The server's own words where it refuses to write. Throws QUEUE_UNREACHABLE as `read` does. */
+  writeRefusal(): Promise<string | undefined> {
+    return this.whileConnected(() => writeRefusal(this.connection, this.options.prefix));
+  }
+
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
@@ -91,14 +114,18 @@ export class QueueGauge {
   /**
    * What was sent when the connection broke is sent again by ioredis, whenever that will be; nobody waits for it here.
    */
-  private async askWhileConnected(): Promise<QueueDepth> {
+  private askWhileConnected(): Promise<QueueDepth> {
+    return this.whileConnected(() => this.ask());
+  }
+
+  private async whileConnected<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
     const lost = new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
     if (this.connection.status !== 'ready') throw lost;
     const { promise: closed, reject } = Promise.withResolvers<never>();
     const onClose = (): void => reject(lost);
     this.connection.once('close', onClose);
     try {
-      return await Promise.race([translated(() => this.ask()), closed]);
+      return await Promise.race([translated(ask), closed]);
     } finally {
       this.connection.off('close', onClose);
     }

@@ -1,7 +1,7 @@
 // Whether the queue server takes writes, found out by making one: what INFO says of disks and memory is a guess at what
 // the server will answer.
 
-import { DEFAULT_PREFIX } from '@shoal/contract';
+import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
 import { isPassingRefusal, isServerFull, type Redis } from './connection.ts';
 
 /** The key is gone by itself before anybody could count it. */
@@ -13,7 +13,7 @@ const GONE_AFTER_MS = 1;
  */
 export async function writeRefusal(connection: Redis, prefix: string = DEFAULT_PREFIX): Promise<string | undefined> {
   try {
-    await connection.set(`${prefix}:write-probe`, '', 'PX', GONE_AFTER_MS);
+    await connection.set(keySpace(prefix).writeProbe(), '', 'PX', GONE_AFTER_MS);
     return undefined;
   } catch (error) {
     if (isServerFull(error) || isPassingRefusal(error) || isDenied(error)) return (error as Error).message;
