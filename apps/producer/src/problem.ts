@@ -62,8 +62,8 @@ export function callerLeft(): Problem {
 }
 
 /**
- * What a `Retry-After` says for a wait of so long: up to half as long again and at least three seconds, drawn for each answer, so that callers who
- * were refused together do not come back together.
+ * What a `Retry-After` says for a wait of so long: up to half as long again and at least three seconds, drawn for each
+ * answer, so that callers who were refused together do not come back together.
  */
 export function spreadSeconds(seconds: number, random: () => number = Math.random): number {
   return Math.ceil(seconds + random() * Math.max(3, seconds / 2));
@@ -78,7 +78,7 @@ const RETRY_FULL_SERVER_SECONDS = 10;
 export function writesRefused(words: string, status: 429 | 503 = /\bOOM\b/.test(words) ? 429 : 503): Problem {
   return status === 429
     ? overloaded('queue_full', `the queue server takes no more: ${words}`, RETRY_FULL_SERVER_SECONDS)
-    : unavailable('queue_refuses', `the queue server refuses to write: ${words}`, RETRY_FULL_SERVER_SECONDS);
+    : unavailable('queue_refuses_writes', `the queue server refuses to write: ${words}`, RETRY_FULL_SERVER_SECONDS);
 }
 
 /** Any thrown value as an answer. */

@@ -494,7 +494,7 @@ describe('when vectors do not come', () => {
     try {
       const found = word === 'READONLY' ? /READONLY/ : /NOREPLICAS/;
       const answer = {
-        error: expect.objectContaining({ code: 'queue_refuses', message: expect.stringMatching(found) }),
+        error: expect.objectContaining({ code: 'queue_refuses_writes', message: expect.stringMatching(found) }),
       };
       const ready = await fetch(`${quick.url}/readyz`);
       expect([ready.status, await ready.json()]).toEqual([503, answer]);
