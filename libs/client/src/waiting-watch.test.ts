@@ -11,7 +11,15 @@ function setup() {
   let reason: Waiting['reason'] = 'busy';
   const watch = new WaitingWatch({
     clock,
-    ask: async () => ({ reason, message: `it is ${reason}`, waiting: 1, active: 0, workers: 1 }),
+    ask: async () => ({
+      reason,
+      message: `it is ${reason}`,
+      waiting: 1,
+      active: 0,
+      workers: 1,
+      drained: 0,
+      isPaused: false,
+    }),
     standing: () => standing,
     onWaiting: (waiting) => told.push(waiting?.message),
     notServedAfterMs: 30_000,

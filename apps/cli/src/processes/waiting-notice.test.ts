@@ -17,7 +17,7 @@ function setup(terms: { readonly isQuiet?: boolean; readonly waitLimitMs?: numbe
 }
 
 function waiting(reason: Waiting['reason'], jobs = 3): Waiting {
-  return { reason, message: `it is ${reason}`, waiting: jobs, active: 0, workers: 0 };
+  return { reason, message: `it is ${reason}`, waiting: jobs, active: 0, workers: 0, drained: 0, isPaused: false };
 }
 
 test.each([
