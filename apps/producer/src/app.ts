@@ -21,11 +21,12 @@ import {
   HEALTH_SCHEMA,
   METRICS_SCHEMA,
   MODELS_SCHEMA,
-  MODEL_SCHEMA,
   READY_SCHEMA,
   RESCORE_SCHEMA,
   SPREAD_SCHEMA,
   TOPK_SCHEMA,
+  components,
+  modelSchema,
 } from './openapi.ts';
 import { withPatience, type PatienceTerms } from './patience.ts';
 import {
@@ -101,7 +102,9 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.addHook('onRequest', async (request, reply) => counts.began(request, reply));
   gate.addTo(app);
   refuseWhatIsNoRequest(app, gate, counts);
+  for (const schema of components(parts.model)) app.addSchema(schema);
   await app.register(swagger, {
+    refResolver: { buildLocalReference: ({ $id }) => String($id) },
     openapi: {
       openapi: '3.1.0',
       info: {
@@ -198,7 +201,7 @@ function addModels(app: FastifyInstance, { model }: AppParts): void {
   const { name: id, revision, dims: dimensions, maxTokens } = model;
   const shown = { id, object: 'model', created: 0, owned_by: 'shoal', revision, dimensions, max_tokens: maxTokens };
   app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => ({ object: 'list', data: [shown] }));
-  app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: MODEL_SCHEMA }, async (request) => {
+  app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: modelSchema(model) }, async (request) => {
     checkModel(request.params.id, model);
     return shown;
   });
@@ -329,17 +332,24 @@ function unparsed(code: string | undefined): Problem {
   }
 }
 
-function notFound(app: FastifyInstance, { method, url }: FastifyRequest, reply: FastifyReply): Error {
+function notFound(app: FastifyInstance, { method, url, headers }: FastifyRequest, reply: FastifyReply): Error {
   const [path = ''] = url.split('?');
   const others = (['GET', 'HEAD', 'POST'] as const).filter((other) => app.hasRoute({ method: other, url: path }));
   if (others.length > 0) {
     void reply.header('allow', others.join(', '));
+    const isPreflight = method === 'OPTIONS' && headers['access-control-request-method'] !== undefined;
     return invalid(
       'method_not_supported',
       null,
-      `${method} is not possible on ${path}; use ${others.join(' or ')}`,
+      isPreflight
+        ? 'browsers may not ask this server from pages of other origins: it allows none (CORS); ask it from a server ' +
+            'of your own, or put a proxy in front that answers for it'
+        : `${method} is not possible on ${path}; use ${others.join(' or ')}`,
       405,
     );
   }
-  return invalid('unknown_url', null, `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`, 404);
+  const instead = /^\/v1\/(batches|files)(\/|$)/.test(path)
+    ? 'there are no batches and files here; send up to 2,048 texts a request to /v1/embeddings, which waits for its turn'
+    : `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`;
+  return invalid('unknown_url', null, instead, 404);
 }

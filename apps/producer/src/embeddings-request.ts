@@ -51,6 +51,8 @@ const PROMPTS = {
   search_document: 'passage',
 } as const;
 
+export const PROMPT_NAMES = ['query', 'passage', 'document', 'search_query', 'search_document'] as const;
+
 /** Throws a Problem that names the field. */
 export function parseEmbeddingsRequest(body: unknown, model: ServedModel): EmbeddingsRequest {
   const fields = checkedBody(body, FIELDS);
@@ -119,7 +121,7 @@ function parsePrompt(
 
 function promptNamed(field: string, asked: unknown): 'query' | 'passage' | undefined {
   if (asked === undefined) return undefined;
-  return PROMPTS[oneOf(field, asked, ['query', 'passage', 'document', 'search_query', 'search_document'])];
+  return PROMPTS[oneOf(field, asked, PROMPT_NAMES)];
 }
 
 function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefined {

@@ -277,6 +277,29 @@ describe('requests that are none', () => {
     await expect.poll(() => app.value('shoal_http_requests_total', { route, status: String(status) })).toBe(1);
   });
 
+  test('of a page of another origin are told that no origin may ask', async () => {
+    const app = await start();
+    const answer = await fetch(`${app.url}/v1/embeddings`, {
+      method: 'OPTIONS',
+      headers: {
+        origin: 'https://page.example',
+        'access-control-request-method': 'POST',
+        'access-control-request-headers': 'content-type',
+      },
+    });
+    expect([answer.status, answer.headers.get('access-control-allow-origin')]).toEqual([405, null]);
+    expect(await answer.json()).toMatchObject({ error: { message: expect.stringMatching(/CORS.*proxy in front/) } });
+  });
+
+  test.each(['/v1/batches', '/v1/batches/batch_1', '/v1/files'])('for %s are told what to do instead', async (path) => {
+    const app = await start();
+    const answer = await fetch(app.url + path, { method: 'POST', body: '{}' });
+    expect(answer.status).toBe(404);
+    expect(await answer.json()).toMatchObject({
+      error: { code: 'unknown_url', message: expect.stringMatching(/no batches.*\/v1\/embeddings/) },
+    });
+  });
+
   test('a name of httpHosts is answered, and HTTP/1.0 without any', async () => {
     const app = await start({ gate: { hosts: 'embed.example.com' } });
     const [named, old] = await connections(app, 2);

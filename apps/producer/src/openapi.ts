@@ -1,116 +1,168 @@
 // What /openapi.json says. Schemas describe; they check nothing: bodies are checked by embeddings-request.ts and
-// similarity-request.ts, which say more exactly what is wrong.
+// similarity-request.ts, which say more exactly what is wrong. openapi.test.ts holds both against each other. What no
+// schema can say (that a row of ids is whole, that vectors have the same dimensions, that k times the queries is within
+// bounds) is in the descriptions.
 
-import { MAX_INPUTS } from './embeddings-request.ts';
-import { MAX_COSINE_QUERIES, MAX_QUERIES } from './similarity-request.ts';
+import { MAX_DIMS, MAX_VALUE } from '@shoal/contract';
+import { MAX_INPUTS, PROMPT_NAMES, type ServedModel } from './embeddings-request.ts';
+import {
+  COLLECTION_NAME,
+  GRAPH_NAME,
+  MAX_COSINE_QUERIES,
+  MAX_HITS,
+  MAX_QUERIES,
+  MAX_STEPS,
+} from './similarity-request.ts';
 
-const error = {
+type Schema = Readonly<Record<string, unknown>>;
+
+/** Names of the schemas that others refer to. */
+export type ComponentName =
+  | 'Error'
+  | 'Model'
+  | 'ModelList'
+  | 'EmbeddingsRequest'
+  | 'EmbeddingsResponse'
+  | 'TopKRequest'
+  | 'RescoreRequest'
+  | 'CosineRequest'
+  | 'SpreadRequest'
+  | 'RankingList'
+  | 'ScoresList'
+  | 'Health'
+  | 'Readiness';
+
+const ref = (name: ComponentName): Schema => ({ $ref: `${name}#` });
+const content = (schema: Schema): Schema => ({ 'application/json': { schema } });
+const object = (properties: Readonly<Record<string, Schema>>, rest: Schema = {}): Schema => ({
   type: 'object',
+  required: Object.keys(properties),
+  properties,
+  ...rest,
+});
+/** A field that may be left out, which null says as well. */
+const optional = ({ type, ...rest }: Schema & { readonly type: string }, choices?: readonly string[]): Schema => ({
+  type: [type, 'null'],
+  ...(choices === undefined ? {} : { enum: [...choices, null] }),
+  ...rest,
+});
+const listOf = (
+  items: Schema,
+  rest: Readonly<Record<string, Schema>> = {},
+  sometimes: Readonly<Record<string, Schema>> = {},
+): Schema => ({
+  type: 'object',
+  required: ['object', 'data', ...Object.keys(rest)],
   properties: {
-    error: {
-      type: 'object',
-      properties: {
-        message: { type: 'string' },
-        type: { type: 'string' },
-        param: { type: ['string', 'null'] },
-        code: { type: ['string', 'null'] },
-      },
-    },
+    object: { type: 'string', enum: ['list'] },
+    data: { type: 'array', items },
+    ...rest,
+    ...sometimes,
   },
-} as const;
+});
 
-const answers = (...statuses: readonly [number, string][]): Record<number, object> =>
-  Object.fromEntries(statuses.map(([status, description]) => [status, { description, ...error }]));
+// ---- embeddings ---------------------------------------------------------------------------------------------------
 
-const tokenIds = { type: 'array', items: { type: 'integer', minimum: 0 }, minItems: 1 } as const;
 const text = { type: 'string', minLength: 1 } as const;
 
-export const EMBEDDINGS_SCHEMA = {
-  summary: 'Vectors of texts',
-  tags: ['embeddings'],
-  body: {
+function embeddingsRequest({
+  name,
+  revision,
+  dims,
+  vocabularySize,
+  tokenRows,
+  rowEnds,
+  truncate,
+  prompts,
+}: ServedModel) {
+  const hasPrompts = prompts.query !== '' || prompts.passage !== '';
+  const promptNames = hasPrompts ? PROMPT_NAMES : [];
+  const ids = {
+    type: 'array',
+    items: { type: 'integer', minimum: 0, maximum: vocabularySize - 1 },
+    minItems: 1,
+    description:
+      tokenRows === 'bare'
+        ? 'Token ids of the model’s own tokenizer.'
+        : `A whole row as the model’s own tokenizer makes it: ${rowEnds.first} first and ${rowEnds.last} last.`,
+  };
+  return {
     type: 'object',
     required: ['input', 'model'],
     additionalProperties: false,
     properties: {
       input: {
-        description:
-          'A text, texts, or rows of token ids as the model’s own tokenizer makes them, with their end tokens.',
+        description: 'A text, texts, or rows of token ids.',
         oneOf: [
           text,
           { type: 'array', items: text, minItems: 1, maxItems: MAX_INPUTS },
-          tokenIds,
-          { type: 'array', items: tokenIds, minItems: 1, maxItems: MAX_INPUTS },
+          ids,
+          { type: 'array', items: ids, minItems: 1, maxItems: MAX_INPUTS },
         ],
       },
-      model: { type: 'string', description: 'Name of the model as in /v1/models.' },
-      encoding_format: {
-        type: 'string',
-        enum: ['float', 'base64'],
-        default: 'float',
-        description: 'base64: float32, little-endian.',
-      },
-      dimensions: { type: 'integer', minimum: 1, description: 'Keep only the first so many, normalized again.' },
-      user: { type: 'string', description: 'Accepted for compatibility; not used yet.' },
-      prompt: {
-        type: 'string',
-        enum: ['query', 'passage', 'document', 'search_query', 'search_document'],
-        description: 'Which of the model’s prompts goes before each text; a model without any refuses it.',
-      },
-      input_type: {
-        type: 'string',
-        enum: ['query', 'passage', 'document', 'search_query', 'search_document'],
-        description: 'The same by the name that clients of other servers use.',
-      },
-      truncate: {
-        type: 'string',
-        enum: ['error', 'end'],
-        default: 'error',
-        description: 'What happens to an input with more tokens than the model takes. Not in OpenAI’s API.',
-      },
-    },
-  },
-  response: {
-    200: {
-      description: 'One vector per input, in order.',
-      type: 'object',
-      properties: {
-        object: { type: 'string', const: 'list' },
-        data: {
-          type: 'array',
-          items: {
-            type: 'object',
-            properties: {
-              object: { type: 'string', const: 'embedding' },
-              index: { type: 'integer' },
-              embedding: { oneOf: [{ type: 'array', items: { type: 'number' } }, { type: 'string' }] },
-            },
-          },
+      model: { type: 'string', enum: [name, `${name}@${revision}`], description: 'As in /v1/models.' },
+      encoding_format: optional({ type: 'string', default: 'float', description: 'base64: float32, little-endian.' }, [
+        'float',
+        'base64',
+      ]),
+      dimensions: optional({
+        type: 'integer',
+        minimum: 1,
+        maximum: dims,
+        description: 'Keep only the first so many, normalized again.',
+      }),
+      user: optional({ type: 'string', description: 'Accepted for compatibility; not used yet.' }),
+      prompt: optional(
+        {
+          type: 'string',
+          description: hasPrompts
+            ? 'Which of the model’s prompts goes before each text; not for token ids.'
+            : 'The model has no prompts.',
         },
-        model: { type: 'string' },
-        usage: {
-          type: 'object',
-          properties: { prompt_tokens: { type: 'integer' }, total_tokens: { type: 'integer' } },
+        promptNames,
+      ),
+      input_type: optional(
+        { type: 'string', description: 'The same by the name that clients of other servers use; not another one.' },
+        promptNames,
+      ),
+      truncate: optional(
+        {
+          type: 'string',
+          default: truncate,
+          description: 'What happens to an input with more tokens than the model takes. Not in OpenAI’s API.',
         },
-      },
+        ['error', 'end'],
+      ),
     },
-    ...answers(
-      [400, 'The request is wrong; `param` says where.'],
-      [404, 'There is no such model here.'],
-      [413, 'The body is too large.'],
-      [415, 'The body is not JSON.'],
-      [429, 'Too much at a time; see Retry-After.'],
-      [500, 'The texts could not be embedded.'],
-      [503, 'The queue does not answer, no worker did in time, or this server stops; see Retry-After.'],
-    ),
+  };
+}
+
+const EMBEDDINGS_RESPONSE = listOf(
+  object({
+    object: { type: 'string', enum: ['embedding'] },
+    index: { type: 'integer' },
+    embedding: { oneOf: [{ type: 'array', items: { type: 'number' } }, { type: 'string' }] },
+  }),
+  {
+    model: { type: 'string' },
+    usage: object({
+      prompt_tokens: { type: 'integer' },
+      total_tokens: { type: 'integer' },
+      truncated_inputs: { type: 'integer', description: 'Inputs that were cut.' },
+    }),
   },
-} as const;
+);
 
 // ---- similarity ---------------------------------------------------------------------------------------------------
 
-const vector = { type: 'array', items: { type: 'number' }, minItems: 1 } as const;
+const vector = {
+  type: 'array',
+  items: { type: 'number', minimum: -MAX_VALUE, maximum: MAX_VALUE },
+  minItems: 1,
+  maxItems: MAX_DIMS,
+};
 const queriesOf = (most: number) => ({
-  description: 'Texts, which the served model embeds, or vectors.',
+  description: 'Texts, which the served model embeds, or vectors, all with the same number of dimensions.',
   oneOf: [
     text,
     { type: 'array', items: text, minItems: 1, maxItems: most },
@@ -119,8 +171,9 @@ const queriesOf = (most: number) => ({
 });
 const collection = {
   type: 'string',
+  pattern: COLLECTION_NAME.source,
   description: 'Name and version: docs@3, or docs for its newest version.',
-} as const;
+};
 /** Of answers about a collection. */
 const searched = {
   collection: { type: 'string', description: 'Name and version of the collection that was searched.' },
@@ -130,66 +183,207 @@ const searched = {
       'Name and revision of the model that made its rows. Null where that is not known: then nobody checked whether ' +
       'texts among the queries come from the same model.',
   },
-} as const;
-const metric = { type: 'string', enum: ['cosine', 'dot', 'l2'], default: 'cosine' } as const;
+};
+const metric = optional({ type: 'string', default: 'cosine' }, ['cosine', 'dot', 'l2']);
 const k = {
   type: 'integer',
   minimum: 1,
-  description: 'How many for each; with all queries together at most 1,000,000.',
-} as const;
-
-const scoresOf = { type: 'array', items: { type: 'number' } } as const;
-const rankingItem = {
-  object: { type: 'string', const: 'ranking' },
-  index: { type: 'integer' },
-  scores: scoresOf,
-  ids: {
-    type: 'array',
-    items: { oneOf: [{ type: 'integer' }, { type: 'string' }] },
-    description: 'Row ids or nodes, best first; text where a number would not be exact.',
-  },
-} as const;
-const namedItem = {
-  ...rankingItem,
-  names: {
-    type: 'array',
-    items: { type: ['string', 'null'] },
-    description: 'With "names": what the rows are called, null where one has no name.',
-  },
-} as const;
-const names = {
+  maximum: MAX_HITS,
+  description: `How many for each; with all of a request together at most ${MAX_HITS}.`,
+};
+const names = optional({
   type: 'boolean',
   default: false,
   description: 'Whether the names of rows come beside their ids.',
-} as const;
-const scoresItem = {
-  object: { type: 'string', const: 'scores' },
-  index: { type: 'integer' },
-  scores: scoresOf,
-} as const;
+});
+const rowId = { type: 'integer', minimum: 0, maximum: Number.MAX_SAFE_INTEGER };
 
-const similaritySchema = <Properties extends object>(
-  summary: string,
+const ranked = { collection, queries: queriesOf(MAX_QUERIES), k, metric, names };
+const body = (
   required: readonly string[],
-  properties: Properties,
-  item: object,
-) => ({
-  summary,
-  tags: ['similarity'],
-  body: { type: 'object', required, additionalProperties: false, properties },
-  response: {
-    200: {
-      description: 'One item for each query or set of seeds, in order.',
-      type: 'object',
-      properties: {
-        object: { type: 'string', const: 'list' },
-        data: { type: 'array', items: { type: 'object', properties: item } },
-        ...(Object.hasOwn(properties, 'collection') ? searched : {}),
+  properties: Readonly<Record<string, Schema>>,
+  rest: Schema = {},
+): Schema => ({
+  type: 'object',
+  required,
+  additionalProperties: false,
+  properties,
+  ...rest,
+});
+
+const TOPK_REQUEST = body(['collection', 'queries', 'k'], ranked);
+
+const RESCORE_REQUEST = body(['collection', 'queries', 'candidates', 'k'], {
+  ...ranked,
+  candidates: {
+    description: 'A list of row ids for each query.',
+    type: 'array',
+    items: { type: 'array', items: rowId, minItems: 1 },
+    minItems: 1,
+    maxItems: MAX_QUERIES,
+  },
+});
+
+const { description: queriesDescription, oneOf: queriesForms } = queriesOf(MAX_QUERIES);
+
+const COSINE_REQUEST = body(
+  ['queries'],
+  {
+    queries: queriesOf(MAX_COSINE_QUERIES),
+    collection: optional(collection),
+    against: { description: queriesDescription, oneOf: [...queriesForms, { type: 'null' }] },
+    metric,
+  },
+  {
+    // either of the two, and the other left out
+    oneOf: [
+      { required: ['collection'], properties: { collection: { type: 'string' }, against: { type: 'null' } } },
+      { required: ['against'], properties: { against: { type: ['string', 'array'] }, collection: { type: 'null' } } },
+    ],
+  },
+);
+
+const SPREAD_REQUEST = body(['graph', 'seeds', 'k'], {
+  graph: { type: 'string', pattern: GRAPH_NAME.source },
+  k,
+  seeds: {
+    description: 'Sets of nodes, each a number or [number, activation].',
+    type: 'array',
+    items: {
+      type: 'array',
+      items: {
+        oneOf: [
+          rowId,
+          {
+            type: 'array',
+            prefixItems: [rowId, { type: 'number', exclusiveMinimum: 0, maximum: MAX_VALUE }],
+            minItems: 2,
+            maxItems: 2,
+          },
+        ],
+      },
+      minItems: 1,
+    },
+    minItems: 1,
+    maxItems: MAX_QUERIES,
+  },
+  steps: optional({ type: 'integer', minimum: 1, maximum: MAX_STEPS, default: 3 }),
+  decay: optional({ type: 'number', exclusiveMinimum: 0, maximum: 1, default: 0.5 }),
+  threshold: optional({ type: 'number', minimum: 0, default: 0 }),
+});
+
+const scores = { type: 'array', items: { type: 'number' } };
+
+const RANKING_LIST = listOf(
+  {
+    type: 'object',
+    required: ['object', 'index', 'scores', 'ids'],
+    properties: {
+      object: { type: 'string', enum: ['ranking'] },
+      index: { type: 'integer' },
+      scores,
+      ids: {
+        type: 'array',
+        items: { oneOf: [{ type: 'integer' }, { type: 'string' }] },
+        description: 'Row ids or nodes, best first; text where a number would not be exact.',
+      },
+      names: {
+        type: 'array',
+        items: { type: ['string', 'null'] },
+        description: 'With "names": what the rows are called, null where one has no name.',
       },
     },
-    ...answers(
+  },
+  {},
+  searched,
+);
+
+const SCORES_LIST = listOf(
+  object({ object: { type: 'string', enum: ['scores'] }, index: { type: 'integer' }, scores }),
+  {},
+  searched,
+);
+
+// ---- components ---------------------------------------------------------------------------------------------------
+
+const ERROR = object({
+  error: object({
+    message: { type: 'string' },
+    type: { type: 'string' },
+    param: { type: ['string', 'null'] },
+    code: { type: ['string', 'null'] },
+  }),
+});
+
+const MODEL = object({
+  id: { type: 'string' },
+  object: { type: 'string', enum: ['model'] },
+  created: { type: 'integer' },
+  owned_by: { type: 'string' },
+  revision: { type: 'string' },
+  dimensions: { type: 'integer' },
+  max_tokens: { type: 'integer' },
+});
+
+/** The named schemas, for the model that is served. */
+export function components(model: ServedModel): readonly Schema[] {
+  const schemas: Readonly<Record<ComponentName, Schema>> = {
+    Error: ERROR,
+    Model: MODEL,
+    ModelList: listOf(ref('Model')),
+    EmbeddingsRequest: embeddingsRequest(model),
+    EmbeddingsResponse: EMBEDDINGS_RESPONSE,
+    TopKRequest: TOPK_REQUEST,
+    RescoreRequest: RESCORE_REQUEST,
+    CosineRequest: COSINE_REQUEST,
+    SpreadRequest: SPREAD_REQUEST,
+    RankingList: RANKING_LIST,
+    ScoresList: SCORES_LIST,
+    Health: object({ status: { type: 'string' } }),
+    Readiness: {
+      type: 'object',
+      required: ['status', 'workers', 'drained', 'paused', 'waiting'],
+      properties: {
+        status: { type: 'string' },
+        workers: { type: 'integer' },
+        drained: { type: 'integer' },
+        paused: { type: 'boolean' },
+        waiting: { type: 'integer' },
+        simulated: { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' },
+      },
+    },
+  };
+  return Object.entries(schemas).map(([$id, schema]) => ({ $id, ...schema }));
+}
+
+// ---- operations ---------------------------------------------------------------------------------------------------
+
+const refusals = (...statuses: readonly [number, string][]): Schema => ({
+  ...Object.fromEntries(
+    statuses.map(([status, description]) => [status, { description, content: content(ref('Error')) }]),
+  ),
+  // another name, another method, a server that stops: each route may be answered so
+  default: { description: 'Anything else that went wrong.', content: content(ref('Error')) },
+});
+
+const asking = (
+  operationId: string,
+  summary: string,
+  tag: string,
+  [asked, given]: readonly [ComponentName, ComponentName],
+  answer: string,
+  unknown: string,
+): Schema => ({
+  operationId,
+  summary,
+  tags: [tag],
+  body: ref(asked),
+  response: {
+    200: { description: answer, content: content(ref(given)) },
+    ...refusals(
       [400, 'The request is wrong; `param` says where.'],
-      [404, 'No worker has this collection, version or graph.'],
+      [404, unknown],
+      [408, 'The body did not arrive in time.'],
       [413, 'The body is too large.'],
       [415, 'The body is not JSON.'],
       [429, 'Too much at a time; see Retry-After.'],
@@ -199,123 +393,86 @@ const similaritySchema = <Properties extends object>(
   },
 });
 
-export const TOPK_SCHEMA = similaritySchema(
+const NO_MODEL = 'There is no such model here.';
+const NO_ROWS = 'No worker has this collection, version or graph.';
+const EACH = 'One item for each query or set of seeds, in order.';
+
+export const EMBEDDINGS_SCHEMA = asking(
+  'createEmbeddings',
+  'Vectors of texts',
+  'embeddings',
+  ['EmbeddingsRequest', 'EmbeddingsResponse'],
+  'One vector per input, in order.',
+  NO_MODEL,
+);
+
+export const TOPK_SCHEMA = asking(
+  'topK',
   'The k best rows of a collection',
-  ['collection', 'queries', 'k'],
-  { collection, queries: queriesOf(MAX_QUERIES), k, metric, names },
-  namedItem,
+  'similarity',
+  ['TopKRequest', 'RankingList'],
+  EACH,
+  NO_ROWS,
 );
 
-export const RESCORE_SCHEMA = similaritySchema(
+export const RESCORE_SCHEMA = asking(
+  'rescore',
   'The k best of chosen rows',
-  ['collection', 'queries', 'candidates', 'k'],
-  {
-    collection,
-    queries: queriesOf(MAX_QUERIES),
-    k,
-    metric,
-    names,
-    candidates: {
-      description: 'A list of row ids for each query.',
-      type: 'array',
-      items: { type: 'array', items: { type: 'integer', minimum: 0 }, minItems: 1 },
-    },
-  },
-  namedItem,
+  'similarity',
+  ['RescoreRequest', 'RankingList'],
+  EACH,
+  NO_ROWS,
 );
 
-export const COSINE_SCHEMA = similaritySchema(
+export const COSINE_SCHEMA = asking(
+  'cosine',
   'Every score of queries against a collection or other vectors',
-  ['queries'],
-  {
-    queries: queriesOf(MAX_COSINE_QUERIES),
-    collection,
-    against: queriesOf(MAX_QUERIES),
-    metric,
-  },
-  scoresItem,
+  'similarity',
+  ['CosineRequest', 'ScoresList'],
+  EACH,
+  NO_ROWS,
 );
 
-export const SPREAD_SCHEMA = similaritySchema(
+export const SPREAD_SCHEMA = asking(
+  'spread',
   'The k nodes that spreading activation reaches most',
-  ['graph', 'seeds', 'k'],
-  {
-    graph: { type: 'string' },
-    k,
-    seeds: {
-      description: 'Sets of nodes, each a number or [number, activation].',
-      type: 'array',
-      items: { type: 'array', minItems: 1 },
-      minItems: 1,
-      maxItems: MAX_QUERIES,
-    },
-    steps: { type: 'integer', minimum: 1, default: 3 },
-    decay: { type: 'number', exclusiveMinimum: 0, maximum: 1, default: 0.5 },
-    threshold: { type: 'number', minimum: 0, default: 0 },
-  },
-  rankingItem,
+  'similarity',
+  ['SpreadRequest', 'RankingList'],
+  EACH,
+  NO_ROWS,
 );
 
-// ---- models and operations ----------------------------------------------------------------------------------------
+const reading = (operationId: string, summary: string, tag: string, rest: Schema): Schema => ({
+  operationId,
+  summary,
+  tags: [tag],
+  ...rest,
+});
 
-const MODEL = {
-  type: 'object',
-  properties: {
-    id: { type: 'string' },
-    object: { type: 'string', const: 'model' },
-    created: { type: 'integer' },
-    owned_by: { type: 'string' },
-    revision: { type: 'string' },
-    dimensions: { type: 'integer' },
-    max_tokens: { type: 'integer' },
-  },
-} as const;
+export const MODELS_SCHEMA = reading('listModels', 'Models this server has', 'models', {
+  response: { 200: { description: 'All of them.', content: content(ref('ModelList')) }, ...refusals() },
+});
 
-export const MODELS_SCHEMA = {
-  summary: 'Models this server has',
-  tags: ['models'],
+export const modelSchema = ({ name, revision }: ServedModel): Schema =>
+  reading('retrieveModel', 'One model', 'models', {
+    params: object({ id: { type: 'string', enum: [name, `${name}@${revision}`] } }),
+    response: { 200: { description: 'It is here.', content: content(ref('Model')) }, ...refusals([404, NO_MODEL]) },
+  });
+
+export const HEALTH_SCHEMA = reading('health', 'Whether this process lives', 'operations', {
+  response: { 200: { description: 'It does.', content: content(ref('Health')) }, ...refusals() },
+});
+
+export const READY_SCHEMA = reading('readiness', 'Whether requests can be answered', 'operations', {
   response: {
-    200: {
-      description: 'All of them.',
-      type: 'object',
-      properties: { object: { type: 'string', const: 'list' }, data: { type: 'array', items: MODEL } },
-    },
+    200: { description: 'Jobs are accepted and kept.', content: content(ref('Readiness')) },
+    ...refusals([503, 'They are not; see Retry-After.']),
   },
-} as const;
+});
 
-export const MODEL_SCHEMA = {
-  summary: 'One model',
-  tags: ['models'],
-  params: { type: 'object', properties: { id: { type: 'string' } } },
-  response: { 200: { description: 'It is here.', ...MODEL }, ...answers([404, 'There is no such model here.']) },
-} as const;
-
-export const HEALTH_SCHEMA = {
-  summary: 'Whether this process lives',
-  tags: ['operations'],
-  response: { 200: { description: 'It does.', type: 'object', properties: { status: { type: 'string' } } } },
-} as const;
-
-export const READY_SCHEMA = {
-  summary: 'Whether requests can be answered',
-  tags: ['operations'],
+export const METRICS_SCHEMA = reading('metrics', 'Metrics in Prometheus text format', 'operations', {
   response: {
-    200: {
-      description: 'The queue server answers.',
-      type: 'object',
-      properties: {
-        status: { type: 'string' },
-        workers: { type: 'integer' },
-        waiting: { type: 'integer' },
-        simulated: { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' },
-      },
-    },
-    ...answers([503, 'It does not.']),
+    200: { description: 'All of them.', content: { 'text/plain': { schema: { type: 'string' } } } },
+    ...refusals(),
   },
-} as const;
-
-export const METRICS_SCHEMA = {
-  summary: 'Metrics in Prometheus text format',
-  tags: ['operations'],
-  produces: ['text/plain'],
-} as const;
+});

@@ -2,7 +2,7 @@
 // with the limits that keep one answer in one piece of JSON. Whether collections, candidates and nodes exist only a
 // worker knows.
 
-import { MAX_VALUE, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/contract';
+import { MAX_DIMS, MAX_VALUE, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/contract';
 import type { Queries } from '@shoal/client';
 import { checkedBody, list, missing, oneOf, shown, wholeNumber, wrongType } from './body-fields.ts';
 import { checkText } from './embeddings-request.ts';
@@ -43,7 +43,9 @@ export const MAX_HITS = 1_000_000;
 /** Whole rows of scores come back, so a collection of a million rows gives as much as a million hits for each. */
 export const MAX_COSINE_QUERIES = 64;
 /** As many as the job format lets a spread go (libs/core, similarity-schema.ts). */
-const MAX_STEPS = 64;
+export const MAX_STEPS = 64;
+export const GRAPH_NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
+export const COLLECTION_NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(@[1-9][0-9]{0,8})?$/;
 const QUERIES = 'a text, an array of texts, or an array of vectors';
 
 export function parseTopK(body: unknown): TopKRequest {
@@ -94,7 +96,7 @@ export function parseSpread(body: unknown): SpreadRequest {
     list(`seeds[${i}]`, set, 'an array of nodes').map((seed, j) => seedOf(seed, `seeds[${i}][${j}]`)),
   );
   return {
-    graph: named('graph', graph, /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'the name of a graph'),
+    graph: named('graph', graph, GRAPH_NAME, 'the name of a graph'),
     seeds,
     options: {
       k: kOf(k, seeds.length),
@@ -139,7 +141,7 @@ function collectionOf(asked: unknown): string {
   return named(
     'collection',
     asked,
-    /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(@[1-9][0-9]{0,8})?$/,
+    COLLECTION_NAME,
     'a collection and its version, such as docs@3, or its name alone for the newest one',
   );
 }
@@ -166,7 +168,7 @@ function queriesOf(name: string, asked: unknown, most: number): Queries {
   if (typeof items[0] === 'number')
     throw wrongType(name, `${QUERIES}: one vector is [[${items.slice(0, 2).map(shown).join(', ')}, …]]`, asked);
   if (!Array.isArray(items[0])) return items.map((text, i) => checkText(text, `${name}[${i}]`));
-  const dims = list(`${name}[0]`, items[0], 'a vector').length;
+  const dims = list(`${name}[0]`, items[0], 'a vector', MAX_DIMS).length;
   const values = new Float32Array(items.length * dims);
   items.forEach((vector, row) => values.set(vectorOf(vector, `${name}[${row}]`, dims), row * dims));
   return { values, dims };

@@ -56,6 +56,7 @@ export {
   dimensionsMismatch,
   dimsOf,
   isSimilarityKind,
+  MAX_DIMS,
   MAX_RESULT_BYTES,
   nodeOf,
   parseSimilarityJob,

@@ -25,7 +25,7 @@ export type SimilarityMetric = 'cosine' | 'dot' | 'l2';
 
 /** A larger result is for a collection, not for a key of the queue server, which sends it in one piece. */
 export const MAX_RESULT_BYTES = 64 * 1024 * 1024;
-const MAX_DIMS = 65_536;
+export const MAX_DIMS = 65_536;
 /** Activation that has gone so many edges is noise, whatever the decay. */
 const MAX_STEPS = 64;
 

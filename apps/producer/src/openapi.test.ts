@@ -1,0 +1,157 @@
+// /openapi.json against the code: what a client is told fits is never refused for its shape, what does not fit is
+// refused, and every operation and schema has the name that generated clients take.
+
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { startApp, type AppUnderTest } from './testing/app-under-test.ts';
+import { Schemas, partOf, type Schema } from './testing/schema.ts';
+
+const RUNS = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 10_000 : 150;
+
+let app: AppUnderTest;
+let document: unknown;
+let schemas: Schemas;
+
+beforeAll(async () => {
+  app = await startApp();
+  document = await (await fetch(`${app.url}/openapi.json`)).json();
+  schemas = new Schemas(document);
+});
+afterAll(() => app.stop());
+
+/** What no schema can say, by the words of its refusal. */
+const BEYOND_SCHEMAS = [
+  /"input.*is no row of|ids from 0 to|end tokens/,
+  /ask for different prompts|cannot be put before token ids/,
+  /dimensions, the first has/,
+  /lists of candidates; each query has one/,
+  /^"k" must be 1 to \d+, found \d+$/,
+];
+
+/** What callers send by mistake, and what stands at bounds. */
+const JUNK = fc.constantFrom<unknown>(
+  ...[null, '', 'x', 'docs@3', 'docs', 'minilm', 'minilm@abc123', 'query', 'cosine', 'a\u0000\ud800', true, false],
+  ...[0, -0, -1, 1, 1.5, 64, 65, 384, 385, 30_521, 30_522, 1e6, 1e6 + 1, 2 ** 53, 1e21, 3.4e38, -3.5e38, 5e-324],
+  ...[[], {}, [[]], [null], ['a'], ['a', ''], ['a', 1], [1], [1, 'a'], [1.5], [-1], [['a']], [[1, 2], [3]], [[1, 0]]],
+  ...[[[[1, 2]]], [[[1, 0]]], [[[1, 2, 3]]], [101, 7, 102], [[101, 102], 'a'], { a: 1 }, Array(2_049).fill('a')],
+);
+
+/** A request that fits, and one in which something was put, left out or added. */
+function requests(schema: Schema): fc.Arbitrary<unknown> {
+  const fitting = schemas.values(schema) as fc.Arbitrary<Record<string, unknown>>;
+  const fields = Object.keys(partOf(schemas.resolved(schema), 'properties') as object);
+  const names = fc.constantFrom(...fields, 'strange', 'constructor');
+  const changed = fc.tuple(fitting, names, JUNK).map(([body, name, junk]) => ({ ...body, [name]: junk }));
+  const without = fc.tuple(fitting, names).map(([{ ...body }, name]) => {
+    Reflect.deleteProperty(body, name);
+    return body;
+  });
+  return fc.oneof(
+    { weight: 3, arbitrary: fitting },
+    { weight: 6, arbitrary: changed },
+    { weight: 2, arbitrary: without },
+    { weight: 1, arbitrary: JUNK },
+  );
+}
+
+async function post(path: string, body: unknown): Promise<{ readonly status: number; readonly message: string }> {
+  const answer = await fetch(app.url + path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
+  return { status: answer.status, message: String(partOf(await answer.json(), 'error', 'message')) };
+}
+
+describe('a request', () => {
+  test.each(['embeddings', 'similarity/topk', 'similarity/rescore', 'similarity/cosine', 'similarity/spread'])(
+    'to /v1/%s that fits is never refused for its shape, and one that does not fit is',
+    async (route) => {
+      const path = `/v1/${route}`;
+      const schema = partOf(document, 'paths', path, 'post', 'requestBody', 'content', 'application/json', 'schema');
+      const seen = { fitting: 0, taken: 0, others: 0 };
+      await fc.assert(
+        fc.asyncProperty(requests(schema as Schema), async (made) => {
+          const body: unknown = JSON.parse(JSON.stringify(made));
+          const { status, message } = await post(path, body);
+          expect(status).toBeLessThan(500);
+          if (!schemas.fits(schema as Schema, body)) {
+            seen.others += 1;
+            expect(status, message).toBeGreaterThanOrEqual(400);
+            return;
+          }
+          seen.fitting += 1;
+          if (status === 200 || /there are no collections here/.test(message)) seen.taken += 1;
+          else expect(message).toSatisfy((words: string) => BEYOND_SCHEMAS.some((known) => known.test(words)));
+        }),
+        { numRuns: RUNS },
+      );
+      expect(Math.min(seen.fitting, seen.taken, seen.others), JSON.stringify(seen)).toBeGreaterThan(RUNS / 20);
+    },
+    600_000,
+  );
+
+  test.each([
+    ['collection: null beside against', 'cosine', { queries: 'a', collection: null, against: 'b' }, true],
+    ['neither', 'cosine', { queries: 'a' }, false],
+    ['both', 'cosine', { queries: 'a', collection: 'docs@3', against: 'b' }, false],
+    ['a collection without its version', 'topk', { queries: 'a', collection: 'docs@', k: 1 }, false],
+    ['the largest id', 'spread', { graph: 'g', seeds: [[2 ** 53 - 1]], k: 1 }, true],
+    ['an id above it', 'spread', { graph: 'g', seeds: [[2 ** 53]], k: 1 }, false],
+    ['a seed of three numbers', 'spread', { graph: 'g', seeds: [[[1, 1, 1]]], k: 1 }, false],
+    [
+      'a vector of too many dimensions',
+      'topk',
+      { collection: 'docs@3', queries: [Array(65_537).fill(1)], k: 1 },
+      false,
+    ],
+  ])('%s: both say the same', async (_, route, body, isFitting) => {
+    const path = `/v1/similarity/${route}`;
+    const schema = partOf(document, 'paths', path, 'post', 'requestBody', 'content', 'application/json', 'schema');
+    expect(schemas.fits(schema as Schema, body)).toBe(isFitting);
+    expect((await post(path, body)).status).toBe(isFitting ? 404 : 400); // the app under test has no collections
+  });
+});
+
+describe('an answer', () => {
+  test('fits what the document says of its status, refusals included', async () => {
+    const asked: readonly (readonly [string, string, unknown?])[] = [
+      ['/v1/embeddings', 'post', { model: 'minilm', input: ['a', 'b'] }],
+      ['/v1/embeddings', 'post', { model: 'minilm', input: 'a', encoding_format: 'base64' }],
+      ['/v1/embeddings', 'post', {}],
+      ['/v1/models', 'get'],
+      ['/v1/models/{id}', 'get'],
+      ['/healthz', 'get'],
+      ['/readyz', 'get'],
+    ];
+    for (const [path, method, body] of asked) {
+      const answer = await fetch(app.url + path.replace('{id}', 'minilm'), {
+        method: method.toUpperCase(),
+        ...(body === undefined ? {} : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
+      });
+      const said = partOf(document, 'paths', path, method, 'responses', String(answer.status));
+      const schema = partOf(said, 'content', 'application/json', 'schema');
+      expect(schemas.fits(schema as Schema, await answer.json()), `${method} ${path}`).toBe(true);
+    }
+  });
+});
+
+test('every operation has a name, every body and every answer a named schema', () => {
+  const operations = Object.values(partOf(document, 'paths') as object).flatMap((path) =>
+    Object.values(path as object),
+  );
+  const names = operations.map((operation) => partOf(operation, 'operationId'));
+  expect(names.sort()).toEqual(
+    ['cosine', 'createEmbeddings', 'health', 'listModels', 'metrics', 'readiness', 'rescore', 'retrieveModel'].concat([
+      'spread',
+      'topK',
+    ]),
+  );
+  for (const operation of operations) {
+    const bodies = [partOf(operation, 'requestBody'), ...Object.values(partOf(operation, 'responses') as object)];
+    for (const body of bodies.filter((one) => partOf(one, 'content', 'application/json') !== undefined))
+      expect(partOf(body, 'content', 'application/json', 'schema')).toEqual({
+        $ref: expect.stringMatching(/^#\/components\/schemas\/[A-Z]/),
+      });
+  }
+});
