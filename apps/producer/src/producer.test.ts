@@ -367,6 +367,20 @@ describe('a bad request', () => {
   });
 });
 
+/** Calls at the same moment; so many more than there are turns that most have to wait for one. */
+const CROWD = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 1_500 : 300;
+
+test(`${CROWD} calls of the official client at once, with its defaults, are all answered by the worker`, async () => {
+  const crowded = await createProducer(options({ maxOpenRequests: 32, requestTimeoutMs: 60_000 }));
+  others.push(crowded);
+  const client = new OpenAI({ baseURL: `${crowded.url}/v1`, apiKey: 'none' });
+  const texts = Array.from({ length: CROWD }, (_, i) => `word ${i % 7}`);
+  const answers = await Promise.all(texts.map((input) => client.embeddings.create({ model: MODEL, input })));
+  const known = await Promise.all(texts.slice(0, 7).map((text) => vectorOf(text)));
+  const wrong = answers.filter(({ data }, i) => cosine(data[0]!.embedding, known[i % 7]!) < 0.99999);
+  expect([answers.length, wrong]).toEqual([CROWD, []]);
+});
+
 describe('operations', () => {
   test('/metrics parses, and moves with a request', async () => {
     const before = await metrics();
