@@ -95,6 +95,8 @@ const MODEL: ServedModel = {
   vocabularySize: 30_522,
   rowEnds: { first: 101, last: 102 },
   tokenRows: 'whole',
+  truncate: 'error',
+  prompts: { query: '', passage: '' },
 };
 
 /** A refusal is one of OpenAI's errors with a status of 400 to 499; anything else is thrown on. */
