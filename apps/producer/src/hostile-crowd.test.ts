@@ -53,7 +53,7 @@ describe.skipIf(!isNightly)('120 callers that neither send nor read', () => {
       const almost = `{"model":"minilm","input":"${'x'.repeat(16 * MIB)}`.slice(0, 16 * MIB - 1);
       for (const socket of deaf) socket.pause().write(`${HEAD}content-length: ${large.length}\r\n\r\n${large}`);
       for (const socket of halting) socket.resume().write(`${HEAD}content-length: ${16 * MIB}\r\n\r\n${almost}`);
-      const closed = Promise.all(halting.map((socket) => socket.closed || once(socket, 'close')));
+      const closed = Promise.all(halting.map((socket) => new Promise((resolve) => socket.once('close', resolve))));
       const slowestMs = await servedUntil(app, async () => {
         const { open, waiting, heldBytes, answered } = await app.standing();
         const refused = answered['408']! + answered['429']! + answered['499']!;

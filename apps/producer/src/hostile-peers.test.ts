@@ -150,6 +150,27 @@ describe('answers', () => {
     clearInterval(sip);
   });
 
+  test('are made in as many turns of the event loop as they have pieces, so that others come between', async () => {
+    const app = await start();
+    const readers = await connections(app, 2);
+    let turns = 0;
+    let isOver = false;
+    const count = (): void => {
+      turns += 1;
+      if (!isOver) setImmediate(count);
+    };
+    setImmediate(count);
+    const closing = large.replace('\r\n\r\n', '\r\nconnection: close\r\n\r\n');
+    const answers = readers.map((socket) => {
+      socket.write(closing);
+      return text(socket);
+    });
+    const bytes = (await Promise.all(answers)).reduce((sum, { length }) => sum + length, 0);
+    isOver = true;
+    expect(bytes).toBeGreaterThan(20 * MIB);
+    expect(turns).toBeGreaterThan((0.8 * bytes) / 65_536);
+  });
+
   test('come whole to who reads them, in pieces and in OpenAI’s shape', async () => {
     const app = await start();
     const answer = await app.post({ model: 'minilm', input: Array.from({ length: 300 }, () => 'a') });

@@ -39,9 +39,10 @@ export async function readBody(
   if (told !== undefined && !hold.take(told)) throw noRoom();
   const chunks: Buffer[] = [];
   let bytes = 0;
+  let isOver = false;
   await new Promise<void>((resolve, reject) => {
-    const whole = setTimeout(() => end(late(limits.wholeMs, bytes)), limits.wholeMs);
-    const idle = setTimeout(() => end(late(limits.idleMs, bytes)), limits.idleMs);
+    const whole = setTimeout(() => endUnlessMoved(limits.wholeMs), limits.wholeMs);
+    const idle = setTimeout(() => endUnlessMoved(limits.idleMs), limits.idleMs);
     const onData = (chunk: Buffer): void => {
       idle.refresh();
       bytes += chunk.length;
@@ -49,9 +50,18 @@ export async function readBody(
       if (told === undefined && !hold.take(chunk.length)) return end(noRoom());
       chunks.push(chunk);
     };
+    // Where this process was busy, timers come before the bytes that have arrived meanwhile: these are read first.
+    const endUnlessMoved = (ms: number): void => {
+      const before = bytes;
+      setImmediate(() => {
+        if (ms === limits.wholeMs || bytes === before) end(late(ms, bytes));
+      });
+    };
     const onEnd = (): void => end(undefined);
     const onGone = (): void => end(callerLeft());
     const end = (problem: Problem | undefined): void => {
+      if (isOver) return;
+      isOver = true;
       clearTimeout(whole);
       clearTimeout(idle);
       body.off('data', onData).off('end', onEnd).off('close', onGone);
