@@ -376,7 +376,7 @@ test(`${CROWD} calls of the official client at once, with its defaults, are all 
   const client = new OpenAI({ baseURL: `${crowded.url}/v1`, apiKey: 'none' });
   const texts = Array.from({ length: CROWD }, (_, i) => `word ${i % 7}`);
   const answers = await Promise.all(texts.map((input) => client.embeddings.create({ model: MODEL, input })));
-  const known = await Promise.all(texts.slice(0, 7).map((text) => vectorOf(text)));
+  const known = await Promise.all(texts.slice(0, 7).map((one) => vectorOf(one)));
   const wrong = answers.filter(({ data }, i) => cosine(data[0]!.embedding, known[i % 7]!) < 0.99999);
   expect([answers.length, wrong]).toEqual([CROWD, []]);
 });

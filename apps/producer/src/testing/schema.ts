@@ -1,7 +1,7 @@
 // JSON Schema as far as /openapi.json uses it: whether a value fits, and values that do. A keyword that it does not know
 // throws, so that no part of the document goes unread.
 
-import fc from 'fast-check';
+import * as fc from 'fast-check';
 
 export type Schema = Readonly<Record<string, unknown>>;
 
