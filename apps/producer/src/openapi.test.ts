@@ -93,7 +93,7 @@ describe('a request', () => {
     ['collection: null beside against', 'cosine', { queries: 'a', collection: null, against: 'b' }, true],
     ['neither', 'cosine', { queries: 'a' }, false],
     ['both', 'cosine', { queries: 'a', collection: 'docs@3', against: 'b' }, false],
-    ['a collection without its version', 'topk', { queries: 'a', collection: 'docs@', k: 1 }, false],
+    ['a collection with half a version', 'topk', { queries: 'a', collection: 'docs@', k: 1 }, false],
     ['the largest id', 'spread', { graph: 'g', seeds: [[2 ** 53 - 1]], k: 1 }, true],
     ['an id above it', 'spread', { graph: 'g', seeds: [[2 ** 53]], k: 1 }, false],
     ['a seed of three numbers', 'spread', { graph: 'g', seeds: [[[1, 1, 1]]], k: 1 }, false],
