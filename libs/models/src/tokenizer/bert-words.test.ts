@@ -1,6 +1,7 @@
 // The character classes against the official package, for all 1,112,064 code points there are.
 
 import { describe, expect, test } from 'vitest';
+import { seededRandom } from '@shoal/core/base';
 import { Golden, hashOf, versionOf } from '../testing/golden.ts';
 import { referenceWords } from '../testing/reference-tokenizer.ts';
 import { BertWords, ROLE } from './bert-words.ts';
@@ -46,6 +47,27 @@ describe('words of a text', () => {
     }
     golden.save();
     expect(differing).toEqual([]);
+  });
+
+  test('long runs of what decomposes and of marks are normalized as the official package does', () => {
+    const moved = [...codePoints()].filter((char) => char.normalize('NFD') !== char || /\p{M}/u.test(char));
+    const rare = ['\u302e', '\u{16ff0}', '\u{1d165}', '\u{1d16d}', '\u{1d160}', '\u0f73', '\u0f81', '\u0344', '\u034f'];
+    const random = seededRandom(11);
+    for (let i = 0; i < 400; i++) {
+      const of = i % 2 === 0 ? moved : rare;
+      const run = Array.from({ length: 40 + (i % 200) }, () => of[Math.floor(random() * of.length)]!).join('');
+      const text = `a${run}b`;
+      expect(words.split(text).join(' '), JSON.stringify(text)).toBe(referenceWords(text).join(' '));
+    }
+  });
+
+  test.each([
+    ['marks of two classes in turn', '\u0301\u0323'],
+    ['what decomposes into such marks', '\u0f73'],
+    ['marks that stay, of two classes in turn', '\u302e\u{1d165}'],
+  ])('a million of %s take a moment, not the hours that moving each behind the others takes', (_, marks) => {
+    const [word = ''] = words.split(`A${marks.repeat(1_000_000)}`);
+    expect([word[0], word.length]).toEqual(['a', /\p{Mn}/u.test(marks) ? 1 : 1 + 3_000_000]);
   });
 
   test('a text may be cut at SPACE and ALONE characters before it is normalized', () => {

@@ -29,6 +29,11 @@ const RANGES = Object.entries(CLASS).flatMap(([name, bit]) =>
 const classes = new Uint8Array(0x110000);
 for (const { from, to, bit } of RANGES) for (let point = from; point <= to; point++) classes[point]! |= bit;
 
+/** Marks that other marks may move across, and that are stripped: they are dropped before anything is put in order. */
+const MOVING_MARK = CLASS.DECOMPOSED | CLASS.MARK;
+/** Up to so many code units Unicode's own normalization is faster; above, one that is linear whatever the marks. */
+const SHORT_RUN = 64;
+
 export class BertWords {
   readonly #options: NormalizerOptions;
 
@@ -88,11 +93,70 @@ export class BertWords {
     if (handleChineseChars) normal = replaceRuns(normal, CLASS.CHINESE, (run) => ` ${[...run].join(' ')} `);
     // By runs, so that what only a newer Node would decompose or move stays as it is in the original's older tables:
     // the characters between the runs are starters without a decomposition, nothing moves across them.
-    if (stripAccents) normal = replaceRuns(normal, CLASS.DECOMPOSED, (run) => run.normalize('NFD'));
+    if (stripAccents) normal = replaceRuns(normal, CLASS.DECOMPOSED, decomposed);
     if (stripAccents) normal = replaceRuns(normal, CLASS.MARK, () => '');
     // Per character in the original: a sigma at the end of a word stays σ, which toLowerCase() alone would make ς.
     return lowercase ? normal.replaceAll('Σ', 'σ').toLowerCase() : normal;
   }
+}
+
+function decomposed(run: string): string {
+  return run.length <= SHORT_RUN ? run.normalize('NFD') : decomposedLong(run);
+}
+
+/**
+ * The NFD of a run without the marks that are stripped from it afterwards. normalize() puts marks in order by moving
+ * each back past those before it: the time for marks of alternating classes grows with the square of their number.
+ */
+function decomposedLong(run: string): string {
+  const parts: string[] = [];
+  let moving: string[] = []; // marks in a row that stay, a dozen of music and Hangul: in the order of their classes
+  const known = new Map<string, string>();
+  for (let at = 0; at < run.length;) {
+    const size = charLength(run, at);
+    if ((classOf(run, at) & MOVING_MARK) !== MOVING_MARK) {
+      const char = run.slice(at, at + size);
+      let parted = known.get(char);
+      if (parted === undefined) known.set(char, (parted = char.normalize('NFD')));
+      for (const part of parted) {
+        const is = classOf(part, 0);
+        if ((is & MOVING_MARK) === MOVING_MARK) continue;
+        if ((is & CLASS.DECOMPOSED) !== 0) {
+          moving.push(part);
+          continue;
+        }
+        if (moving.length > 0) {
+          parts.push(moving.length === 1 ? moving[0]! : inOrder(moving));
+          moving = [];
+        }
+        parts.push(part);
+      }
+    }
+    at += size;
+  }
+  parts.push(inOrder(moving));
+  return parts.join('');
+}
+
+/** Marks by their class, those of one class as they came. */
+function inOrder(marks: readonly string[]): string {
+  const kinds = [...new Set(marks)];
+  if (kinds.length < 2) return marks.join('');
+  // how many kinds a mark is moved behind says its class among them
+  const rank = new Map(kinds.map((kind) => [kind, kinds.filter((other) => isBehind(kind, other)).length]));
+  const ranked = Array.from(kinds, (): string[] => []);
+  for (const mark of marks) ranked[rank.get(mark)!]!.push(mark);
+  return ranked.map((some) => some.join('')).join('');
+}
+
+/** By both marks; a dozen kinds of marks stay, so there are few. */
+const behind = new Map<string, boolean>();
+
+function isBehind(mark: string, other: string): boolean {
+  const both = mark + other;
+  let is = behind.get(both);
+  if (is === undefined) behind.set(both, (is = both.normalize('NFD') !== both));
+  return is;
 }
 
 /**
