@@ -57,7 +57,7 @@ describe('words of a text', () => {
       const of = i % 2 === 0 ? moved : rare;
       const run = Array.from({ length: 40 + (i % 200) }, () => of[Math.floor(random() * of.length)]!).join('');
       const text = `a${run}b`;
-      expect(words.split(text).join(' '), JSON.stringify(text)).toBe(referenceWords(text).join(' '));
+      expect(words.split(text).join(' ')).toBe(referenceWords(text).join(' '));
     }
   });
 
