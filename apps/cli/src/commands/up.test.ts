@@ -194,7 +194,7 @@ test(
         `worker --model tiny-random --redis-url ${server.url} --prefix '{no worker yet}'\n`,
     );
     const ready = await fetch(`${url}/readyz`);
-    expect([ready.status, await ready.json()]).toEqual([200, { status: 'ready', workers: 0, waiting: 0 }]);
+    expect([ready.status, await ready.json()]).toMatchObject([200, { status: 'ready', workers: 0, waiting: 0 }]);
     start(['worker', '--model', 'tiny-random', ...at], { SHOAL_DEVICE: 'cpu' });
     expect(await dimensionsOf(url)).toBe(32);
     const served = start(['serve', '--http-port', '0', '--log-level', 'warn', ...at]);
