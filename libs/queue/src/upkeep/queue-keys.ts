@@ -95,8 +95,10 @@ export async function moveWrongKeys(connection: Redis, place: QueuePlace): Promi
 /** What a server says of a command for another type of key, also from within a script or a transaction. */
 export function isWrongType(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
+  // one level: ioredis also puts an error among its own previous ones
   const previous: unknown = Reflect.get(error, 'previousErrors');
-  return error.message.includes('WRONGTYPE') || (Array.isArray(previous) && previous.some(isWrongType));
+  const all: readonly unknown[] = Array.isArray(previous) ? [error, ...(previous as unknown[])] : [error];
+  return all.some((one) => one instanceof Error && one.message.includes('WRONGTYPE'));
 }
 
 export function queueDamaged(wrong: readonly WrongKey[], cause?: unknown): ShoalError<'QUEUE_DAMAGED'> {

@@ -17,7 +17,7 @@ import { BullJobSource } from '../worker/bull-job-source.ts';
 import { claimAll, startTestServer, type TestServer } from '../testing.ts';
 import { Quarantine } from './quarantine.ts';
 import { QueueAdmin } from './queue-admin.ts';
-import { TYPES_OF_QUEUE_KEYS } from './queue-keys.ts';
+import { TYPES_OF_QUEUE_KEYS, isWrongType } from './queue-keys.ts';
 
 const PREFIX = '{t-reserved}';
 const QUEUE = 'embed-x';
@@ -224,4 +224,12 @@ test('a job that was set aside runs once it is given back, under an id that is f
   expect(await quarantine.list()).toEqual([]);
   await quarantine.close();
   expect((await queue.getJob(quarantined[0] ?? ''))?.data).toEqual(DATA);
+});
+
+test('a refusal is known from within a transaction, also one that stands among its own earlier ones', () => {
+  const wrong = new Error('WRONGTYPE Operation against a key holding the wrong kind of value');
+  const refused = Object.assign(new Error('EXECABORT'), { previousErrors: [new Error('ERR'), wrong] });
+  const cut: Error & { previousErrors?: Error[] } = new Error('Connection is closed.');
+  cut.previousErrors = [cut];
+  expect([wrong, refused, cut, 'WRONGTYPE'].map(isWrongType)).toEqual([true, true, false, false]);
 });
