@@ -20,7 +20,7 @@ import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
 import { Quarantine, quarantineQueue } from './quarantine.ts';
 import { moveWrongKeys, withSoundKeys } from './queue-keys.ts';
-import { repairQueue, type RepairReport } from './repair.ts';
+import { noRepairs, repairQueue, type RepairReport } from './repair.ts';
 import { rescueSetAside, type SetAsideReport } from './set-aside.ts';
 import { translated } from '../redis/translated.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
@@ -188,17 +188,7 @@ export class QueueAdmin {
         ),
       );
       const total = totals.reduce((sum, count) => sum + count, 0);
-      const report = {
-        jobs: 0,
-        moved,
-        shortened: 0,
-        setAside: 0,
-        mended: 0,
-        failed: 0,
-        requeued: 0,
-        released: 0,
-        removed: 0,
-      };
+      const report = { ...noRepairs(), moved };
       for (const lane of lanes) {
         const before = report.jobs;
         const repaired = await repairQueue({

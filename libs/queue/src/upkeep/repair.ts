@@ -75,18 +75,13 @@ export async function repairQueue(options: RepairOptions): Promise<RepairReport>
   return repair.report;
 }
 
+/** A report to count up. */
+export function noRepairs(): { -readonly [Kind in keyof RepairReport]: number } {
+  return { jobs: 0, moved: 0, shortened: 0, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
+}
+
 class Repair {
-  readonly report = {
-    jobs: 0,
-    moved: 0,
-    shortened: 0,
-    setAside: 0,
-    mended: 0,
-    failed: 0,
-    requeued: 0,
-    released: 0,
-    removed: 0,
-  };
+  readonly report = noRepairs();
   private readonly options: RepairOptions;
   /** Of jobs without a place in line: who is in here need not be looked for one by one. */
   private readonly waiting = new Set<string>();
