@@ -1,0 +1,149 @@
+// What an encoder computes, as one plain object: every switch in which the families of encoders differ, said outright.
+// Made by describe-encoder.ts from config.json; graphs, the native encoder and their references read it and nothing
+// else. All sizes are checked: whoever has a description may build from it.
+
+export interface EncoderDescription {
+  /** As config.json spells it. */
+  readonly modelType: string;
+  readonly layers: number;
+  readonly heads: number;
+  /** Heads of keys and values; `heads` is a multiple of it, and neighbouring heads of queries share one. */
+  readonly kvHeads: number;
+  /** Values of a head; `heads` times this need not be `hidden`. */
+  readonly headSize: number;
+  readonly hidden: number;
+  readonly intermediate: number;
+  readonly vocabularySize: number;
+  /** Longest row in tokens, special ones included. */
+  readonly rowLimit: number;
+  readonly embeddings: EmbeddingsDescription;
+  readonly positions: PositionsDescription;
+  readonly attentionPositions: AttentionPositions;
+  readonly norm: NormDescription;
+  readonly attention: AttentionDescription;
+  readonly feedForward: FeedForwardDescription;
+  readonly names: TensorNames;
+}
+
+export interface EmbeddingsDescription {
+  /** Width of the tables; other than `hidden` only with a projection. */
+  readonly size: number;
+  /** Rows of the word table are multiplied by it. */
+  readonly scale: number;
+  /** Rows of the table of token types, of which the first is added to every token; 0: there is no such table. */
+  readonly tokenTypes: number;
+  readonly hasNorm: boolean;
+  /** A linear layer from `size` to `hidden`, after the norm. */
+  readonly hasProjection: boolean;
+}
+
+/** Rows of a table that are added to the words by their place. */
+export type PositionsDescription =
+  | { readonly kind: 'none' }
+  | {
+      readonly kind: 'learned';
+      /** Rows of the table. */
+      readonly rows: number;
+      /** The row of the first token. */
+      readonly first: number;
+      /**
+       * A token with this id has row `padId` wherever it stands, and those after it are not moved by it: the padding
+       * token spelled out in a text. Undefined: every token counts.
+       */
+      readonly padId: number | undefined;
+    };
+
+/** What attention knows of places. */
+export type AttentionPositions =
+  | { readonly kind: 'none' }
+  /** Queries and keys are turned: value i of a head's first half goes with value i of its second half. */
+  | {
+      readonly kind: 'rope';
+      /** One for each layer. */
+      readonly thetas: readonly number[];
+    }
+  /** One learned number for each head and bucket of distances, added to scores; the same in all layers. T5's buckets. */
+  | { readonly kind: 'buckets'; readonly buckets: number; readonly farthest: number };
+
+export interface NormDescription {
+  /** Layer: less the mean, by the deviation. Rms: by the root of the mean square. */
+  readonly kind: 'layer' | 'rms';
+  readonly hasBias: boolean;
+  /** The factor is 1 + weight. */
+  readonly isPlusOne: boolean;
+  readonly epsilon: number;
+  /** After: norm(x + f(x)). Before: x + f(norm(x)). Around: x + norm(f(norm(x))). */
+  readonly placement: 'after' | 'before' | 'around';
+  /** Whether the first layer's attention has its norm before it. */
+  readonly isBeforeFirst: boolean;
+  /** Whether one follows the last layer. */
+  readonly isLast: boolean;
+}
+
+export interface AttentionDescription {
+  /** A token sees itself and those before it. */
+  readonly isCausal: boolean;
+  /** One for each layer: the largest distance that a token sees, to each side; undefined: all. */
+  readonly windows: readonly (number | undefined)[];
+  /** Scores are multiplied by it. */
+  readonly scale: number;
+  /** Each head's queries and keys are normed, before they are turned. */
+  readonly hasQueryKeyNorm: boolean;
+  /** Of queries, keys and values. */
+  readonly hasBias: boolean;
+  readonly hasOutputBias: boolean;
+}
+
+export const ACTIVATIONS = ['gelu', 'gelu-tanh', 'silu', 'relu'] as const;
+export type Activation = (typeof ACTIVATIONS)[number];
+
+export interface FeedForwardDescription {
+  /** Plain: down(act(up(x))). Gated: down(act(gate(x)) · up(x)). */
+  readonly kind: 'plain' | 'gated';
+  readonly activation: Activation;
+  /** Of `up` and `gate`. */
+  readonly hasBias: boolean;
+  readonly hasDownBias: boolean;
+}
+
+/**
+ * Names of tensors in the file, behind any prefix that comes before all of them; linear layers and norms without
+ * ".weight" and ".bias". Those of a layer begin behind `layer`.
+ */
+export interface TensorNames {
+  /** With ".weight": the prefix is found by this one. */
+  readonly words: string;
+  /** With ".weight". */
+  readonly positions?: string;
+  /** With ".weight". */
+  readonly types?: string;
+  readonly embeddingNorm?: string;
+  readonly projection?: string;
+  /** With ".weight": [buckets, heads]. */
+  readonly buckets?: string;
+  readonly lastNorm?: string;
+  /** What names of a layer begin with; "{l}" is the number of the layer, and without one all layers share weights. */
+  readonly layer: string;
+  /** Apart, or all three under each other in one matrix. */
+  readonly queryKeyValue:
+    | { readonly kind: 'apart'; readonly query: string; readonly key: string; readonly value: string }
+    | { readonly kind: 'fused'; readonly name: string };
+  readonly output: string;
+  readonly queryNorm?: string;
+  readonly keyNorm?: string;
+  readonly attentionNorm: string;
+  /** With norms around both halves. */
+  readonly attentionNormAfter?: string;
+  readonly feedForwardNorm: string;
+  readonly feedForwardNormAfter?: string;
+  /** Gate and up are apart, or under each other in one matrix. */
+  readonly up:
+    | { readonly kind: 'plain'; readonly name: string }
+    | { readonly kind: 'apart'; readonly gate: string; readonly up: string }
+    | { readonly kind: 'fused'; readonly name: string; readonly isGateFirst: boolean };
+  readonly down: string;
+  /** Tensors behind the prefix that are rightly without a use: heads of pre-training, buffers. */
+  readonly withoutUse: RegExp;
+  /** What tensors of the encoder begin with, so that a surplus one is told from a head. */
+  readonly encoder: RegExp;
+}
