@@ -12,9 +12,10 @@ import { join } from 'node:path';
 import { InferenceSession, Tensor } from 'onnxruntime-node';
 import { cacheFolder } from '@shoal/core';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { parseBertConfig, type BertConfig } from '../src/graph/bert-config.ts';
-import { bertGraph } from '../src/graph/bert-graph.ts';
+import type { EncoderDescription } from '../src/encoder/encoder-description.ts';
+import { encoderGraph } from '../src/graph/encoder-graph.ts';
 import { TYPE } from '../src/graph/onnx-file.ts';
+import { readDescription } from '../src/store/stored-model.ts';
 import { Safetensors } from '../src/graph/safetensors.ts';
 
 const FOLDER = new URL('../calibration/', import.meta.url);
@@ -49,7 +50,7 @@ function valuesOf(layer: number): readonly (readonly [key: string, value: string
 }
 
 async function observe(of: StoredModel, rows: readonly string[]): Promise<ReadonlyMap<string, Float32Array>> {
-  const config = parseBertConfig(await readFile(join(of.folder, 'config.json'), 'utf8'), 'config.json');
+  const config = await readDescription(of.folder);
   const values = new Map(Array.from({ length: config.layers }, (_, layer) => valuesOf(layer)).flat());
   const session = await openSession(of, config, [...values.values()]);
   const tokenizer = await openTokenizer(of);
@@ -66,12 +67,16 @@ async function observe(of: StoredModel, rows: readonly string[]): Promise<Readon
   return found;
 }
 
-async function openSession(of: StoredModel, config: BertConfig, values: readonly string[]): Promise<InferenceSession> {
+async function openSession(
+  of: StoredModel,
+  config: EncoderDescription,
+  values: readonly string[],
+): Promise<InferenceSession> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-calibrate-'));
   try {
     const path = join(folder, 'observed.onnx');
     await Safetensors.use(join(of.folder, 'model.safetensors'), async (weights) => {
-      const graph = bertGraph(config, weights, { pooling: of.pooling, kind: 'fused-fp32' });
+      const graph = encoderGraph(config, weights, { pooling: of.pooling, kind: 'fused-fp32' });
       for (const name of values) graph.output(name, TYPE.FLOAT, ['batch', 'seq', config.hidden]);
       await graph.write(path);
     });

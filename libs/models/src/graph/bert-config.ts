@@ -1,9 +1,11 @@
-// config.json of a BERT-family encoder as checked facts. What the graph builder cannot compute exactly as the authors
-// do (another activation, relative positions, a decoder) is refused by name here, before a weight is read. What a file
-// leaves out is what transformers' BertConfig takes for it; shapes of tensors then agree or are refused.
+// The sizes of an encoder that is BERT itself: what its own graphs (fused-encoder.ts, plain-encoder.ts, int8-encoder.ts)
+// and the native encoder take. An encoder that differs from BERT in any other switch has none.
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
+import { BERT_NAMES } from '../encoder/bert-family.ts';
+import { describeEncoder } from '../encoder/describe-encoder.ts';
+import type { EncoderDescription } from '../encoder/encoder-description.ts';
 
 export interface BertConfig {
   readonly layers: number;
@@ -16,39 +18,74 @@ export interface BertConfig {
   readonly layerNormEpsilon: number;
 }
 
-export function parseBertConfig(text: string, where: string): BertConfig {
-  const json = CheckedJson.parse(text, where);
-  expectOnly(json, 'model_type', 'bert');
-  if (json.has('hidden_act')) expectOnly(json, 'hidden_act', 'gelu', 'gelu_python');
-  if (json.has('position_embedding_type')) expectOnly(json, 'position_embedding_type', 'absolute');
-  for (const flag of ['is_decoder', 'add_cross_attention'])
-    if (json.has(flag) && json.boolean(flag)) refuse(json, `"${flag}" is true; only encoders give embeddings`);
-  for (const key of ['quantization_config', 'pruned_heads'])
-    if (json.has(key) && json.object(key).keys().length > 0)
-      refuse(json, `"${key}" is set, and the weights are then not what their names say`);
-  const integer = (key: string, otherwise: number): number => (json.has(key) ? json.integer(key, 1) : otherwise);
+/** Undefined where a switch is not BERT's. */
+export function bertConfigOf(encoder: EncoderDescription): BertConfig | undefined {
+  const { layers, heads, hidden, intermediate, vocabularySize, embeddings, positions, norm } = encoder;
+  if (positions.kind !== 'learned') return undefined;
   const config = {
-    layers: integer('num_hidden_layers', 12),
-    heads: integer('num_attention_heads', 12),
-    hidden: integer('hidden_size', 768),
-    intermediate: integer('intermediate_size', 3072),
-    vocabularySize: integer('vocab_size', 30_522),
-    positions: integer('max_position_embeddings', 512),
-    tokenTypes: integer('type_vocab_size', 2),
-    layerNormEpsilon: json.has('layer_norm_eps') ? json.positive('layer_norm_eps') : 1e-12,
+    layers,
+    heads,
+    hidden,
+    intermediate,
+    vocabularySize,
+    positions: positions.rows,
+    tokenTypes: embeddings.tokenTypes,
+    layerNormEpsilon: norm.epsilon,
   };
-  if (config.hidden % config.heads !== 0)
-    refuse(json, `hidden_size ${config.hidden} cannot be shared by ${config.heads} heads`);
-  return config;
+  return isSame({ ...encoder, modelType: 'bert' }, bertWith(config)) ? config : undefined;
 }
 
-/** The first is named as what is supported; the others are spellings of it. */
-function expectOnly(json: CheckedJson, key: string, supported: string, ...spellings: readonly string[]): void {
-  const found = json.string(key);
-  if (found !== supported && !spellings.includes(found))
-    refuse(json, `${key} ${JSON.stringify(found)} is not supported, only ${JSON.stringify(supported)}`);
+/** Of the text of a config.json; MODEL_CORRUPT where it describes another encoder than BERT. */
+export function parseBertConfig(text: string, where: string): BertConfig {
+  const encoder = describeEncoder(CheckedJson.parse(text, where));
+  const config = bertConfigOf(encoder);
+  if (config !== undefined) return config;
+  throw new ShoalError('MODEL_CORRUPT', `${where}: it describes another encoder (${encoder.modelType}) than BERT`, {
+    where,
+  });
 }
 
-function refuse(json: CheckedJson, problem: string): never {
-  throw new ShoalError('MODEL_CORRUPT', `${json.where}: ${problem}`, { where: json.where });
+function bertWith(config: BertConfig): EncoderDescription {
+  const { layers, heads, hidden, intermediate, vocabularySize, positions, tokenTypes, layerNormEpsilon } = config;
+  return {
+    modelType: 'bert',
+    layers,
+    heads,
+    kvHeads: heads,
+    headSize: hidden / heads,
+    hidden,
+    intermediate,
+    vocabularySize,
+    rowLimit: positions,
+    embeddings: { size: hidden, scale: 1, tokenTypes, hasNorm: true, hasProjection: false },
+    positions: { kind: 'learned', rows: positions, first: 0, padId: undefined },
+    attentionPositions: { kind: 'none' },
+    norm: {
+      kind: 'layer',
+      hasBias: true,
+      isPlusOne: false,
+      epsilon: layerNormEpsilon,
+      placement: 'after',
+      isBeforeFirst: true,
+      isLast: false,
+    },
+    attention: {
+      isCausal: false,
+      windows: Array.from({ length: layers }, () => undefined),
+      scale: 1 / Math.sqrt(hidden / heads),
+      hasQueryKeyNorm: false,
+      hasBias: true,
+      hasOutputBias: true,
+    },
+    feedForward: { kind: 'plain', activation: 'gelu', hasBias: true, hasDownBias: true },
+    names: BERT_NAMES,
+  };
+}
+
+/** Whether both have the same values; the names are compared as one object. */
+function isSame(one: unknown, other: unknown): boolean {
+  if (one === other) return true;
+  if (typeof one !== 'object' || typeof other !== 'object' || one === null || other === null) return false;
+  const keys = new Set([...Object.keys(one), ...Object.keys(other)]);
+  return [...keys].every((key) => isSame(Reflect.get(one, key), Reflect.get(other, key)));
 }

@@ -2,15 +2,14 @@
 // native/encoder/include/encoder.h. The same checks as for a graph: every tensor has its shape, and none of the encoder
 // is left over.
 
-import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
-import { readModelFile, type StoredModel } from '../store/stored-model.ts';
+import { readDescription, type StoredModel } from '../store/stored-model.ts';
 import { attentionParts } from './bert-parts.ts';
-import { parseBertConfig, type BertConfig } from './bert-config.ts';
-import { BertWeights } from './bert-weights.ts';
+import { bertConfigOf, type BertConfig } from './bert-config.ts';
+import { EncoderTensors } from './encoder-tensors.ts';
 import type { MakeFloats } from './onnx-file.ts';
 import type { Pooling } from './pooling.ts';
-import { Safetensors } from './safetensors.ts';
+import { useTensors } from './named-tensors.ts';
 
 export interface EncoderModel {
   readonly config: BertConfig;
@@ -18,7 +17,10 @@ export interface EncoderModel {
   readonly weights: readonly Float32Array[];
 }
 
-/** MODEL_UNAVAILABLE for a model whose vectors do not come from fp32 weights; MODEL_CORRUPT as for a graph. */
+/**
+ * MODEL_UNAVAILABLE for a model whose vectors do not come from fp32 weights, and for an encoder that differs from BERT;
+ * MODEL_CORRUPT as for a graph.
+ */
 export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
   if (model.graphKind === 'imported' || model.graphKind === 'int8')
     throw new ShoalError(
@@ -27,10 +29,17 @@ export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
         'encoder takes weights',
       { name: model.name },
     );
-  const configPath = join(model.folder, 'config.json');
-  const config = parseBertConfig((await readModelFile(configPath)).toString(), configPath);
-  return Safetensors.use(join(model.folder, 'model.safetensors'), async (file) => {
-    const weights = new BertWeights(file);
+  const encoder = await readDescription(model.folder);
+  const config = bertConfigOf(encoder);
+  if (config === undefined)
+    throw new ShoalError(
+      'MODEL_UNAVAILABLE',
+      `${model.name} is an encoder of the kind ${encoder.modelType} that differs from BERT, which is what the native ` +
+        'encoder computes',
+      { name: model.name, modelType: encoder.modelType },
+    );
+  return useTensors(model.folder, async (file) => {
+    const weights = new EncoderTensors(file, encoder.names);
     const makers = [
       ...embeddings(config, weights),
       ...Array.from({ length: config.layers }, (_, layer) => layerOf(config, weights, `encoder.layer.${layer}`)).flat(),
@@ -44,7 +53,7 @@ export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
 
 function embeddings(
   { vocabularySize, positions, tokenTypes, hidden }: BertConfig,
-  weights: BertWeights,
+  weights: EncoderTensors,
 ): readonly MakeFloats[] {
   return [
     weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]),
@@ -55,7 +64,7 @@ function embeddings(
   ];
 }
 
-function layerOf({ hidden, intermediate }: BertConfig, weights: BertWeights, from: string): readonly MakeFloats[] {
+function layerOf({ hidden, intermediate }: BertConfig, weights: EncoderTensors, from: string): readonly MakeFloats[] {
   const linear = (name: string, outputs: number, inputs: number): MakeFloats[] => [
     weights.tensor(`${name}.weight`, [outputs, inputs]),
     weights.tensor(`${name}.bias`, [outputs]),
@@ -70,6 +79,6 @@ function layerOf({ hidden, intermediate }: BertConfig, weights: BertWeights, fro
   ];
 }
 
-function norm(weights: BertWeights, from: string, size: number): MakeFloats[] {
+function norm(weights: EncoderTensors, from: string, size: number): MakeFloats[] {
   return [weights.tensor(`${from}.LayerNorm.weight`, [size]), weights.tensor(`${from}.LayerNorm.bias`, [size])];
 }

@@ -1,7 +1,8 @@
 // The encoder with the operators that ONNX Runtime has fused kernels for; it does not fuse hand-written graphs by
 // itself. For the CPU provider; cuda-encoder.ts takes its layers. Returns the last hidden states [batch, seq, hidden].
 
-import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
+import { attentionParts, type BertParts } from './bert-parts.ts';
+import { MICROSOFT } from './graph-parts.ts';
 
 /** Adds LayerNorm(value + bias + residual): the operators for it differ from one provider to another. */
 export type AddNorm = (from: string, value: string, residual: string, output: string) => string;

@@ -1,7 +1,7 @@
 // The forms a model's graph comes in. All take the same inputs and give the same output; which one a device likes best
 // is the worker's choice, except for int8, which is a model of its own because its vectors are not the fp32 ones.
 
-import type { FloatForm } from './bert-parts.ts';
+import type { FloatForm } from './graph-parts.ts';
 import type { CodeForm } from './int8-linear.ts';
 
 export const GRAPH_KINDS = [

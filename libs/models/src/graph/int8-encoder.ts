@@ -4,7 +4,8 @@
 // Attention, norms and pooling stay fp32. With calibration maxima activations are smoothed first (quantize.ts), which
 // brings vectors nearer to fp32's.
 
-import { MICROSOFT, attentionParts, type BertParts } from './bert-parts.ts';
+import { attentionParts, type BertParts } from './bert-parts.ts';
+import { MICROSOFT } from './graph-parts.ts';
 import type { Calibration, SmoothedLinear } from './calibration.ts';
 import {
   addGeluRows,

@@ -2,7 +2,8 @@
 // were codes with one scale per column before; the product of codes is exact, and what a row gives depends on that row
 // alone. ONNX Runtime's own DynamicQuantizeMatMul has one scale for all rows and is not used.
 
-import { MICROSOFT, type BertParts } from './bert-parts.ts';
+import type { BertParts } from './bert-parts.ts';
+import { MICROSOFT } from './graph-parts.ts';
 import { TYPE, type MakeFloats, type MakeValues } from './onnx-file.ts';
 import { quantizeColumns, type Quantized } from './quantize.ts';
 

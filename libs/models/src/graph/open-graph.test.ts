@@ -312,17 +312,17 @@ describe('a model that is not what it claims is refused by name, and no graph is
       'another architecture',
       () =>
         changeConfig((json) => {
-          json['model_type'] = 'xlm-roberta';
+          json['model_type'] = 'deberta-v2';
         }),
-      /config\.json: model_type "xlm-roberta" is not supported, only "bert"/,
+      /config\.json: "model_type" is "deberta-v2": only "bert"/,
     ],
     [
       'another activation',
       () =>
         changeConfig((json) => {
-          json['hidden_act'] = 'gelu_new';
+          json['hidden_act'] = 'quick_gelu';
         }),
-      /hidden_act "gelu_new" is not supported, only "gelu"/,
+      /"hidden_act" is "quick_gelu": only "gelu"/,
     ],
     [
       'relative positions',
@@ -330,7 +330,7 @@ describe('a model that is not what it claims is refused by name, and no graph is
         changeConfig((json) => {
           json['position_embedding_type'] = 'relative_key';
         }),
-      /position_embedding_type "relative_key"/,
+      /"position_embedding_type" is "relative_key": only "absolute"/,
     ],
     [
       'a decoder',
@@ -338,7 +338,7 @@ describe('a model that is not what it claims is refused by name, and no graph is
         changeConfig((json) => {
           json['is_decoder'] = true;
         }),
-      /"is_decoder" is true/,
+      /"is_decoder" is true: only encoders/,
     ],
     [
       'heads that do not share',

@@ -9,14 +9,15 @@ import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { placeAtomically, withLock } from '@shoal/fetch';
 import { digestProblem, keepDigest } from '../store/kept-digest.ts';
+import { describeEncoder } from '../encoder/describe-encoder.ts';
+import { CheckedJson } from '../checked-json.ts';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
 import { storing } from '../store/storing.ts';
-import { parseBertConfig } from './bert-config.ts';
-import { bertGraph } from './bert-graph.ts';
 import { Calibration } from './calibration.ts';
+import { encoderGraph } from './encoder-graph.ts';
 import { FORMS, GRAPH_KINDS } from './graph-kind.ts';
 import { int8KindHere } from './int8-kind.ts';
-import { Safetensors } from './safetensors.ts';
+import { useTensors } from './named-tensors.ts';
 
 /** Raised whenever the builder writes other bytes for the same model. */
 const BUILDER_VERSION = 5;
@@ -55,13 +56,13 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
     if (problem === undefined) return; // by whoever had the lock before
     if (problem !== ABSENT)
       options.log?.warn({ path, reason: problem }, 'a graph of the cache is not what was built, building it again');
-    const parsed = parseBertConfig(config.toString(), configPath);
+    const encoder = describeEncoder(CheckedJson.parse(config.toString(), configPath));
     const calibration =
       calibrationPath === undefined
         ? undefined
         : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
-    await Safetensors.use(join(model.folder, 'model.safetensors'), async (weights) => {
-      const graph = bertGraph(parsed, weights, { pooling: model.pooling, kind, calibration });
+    await useTensors(model.folder, async (tensors) => {
+      const graph = encoderGraph(encoder, tensors, { pooling: model.pooling, kind, calibration });
       await placeAtomically(path, (temporary) => graph.write(temporary), { isLocked: true });
       await keepDigest(path);
     });

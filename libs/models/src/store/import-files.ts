@@ -12,10 +12,10 @@ import { ShoalError, isShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
 import { CheckedJson } from '../checked-json.ts';
 import { adaptOnnx } from '../graph/adapt-onnx.ts';
-import { parseBertConfig } from '../graph/bert-config.ts';
-import { bertGraph } from '../graph/bert-graph.ts';
+import { describeEncoder } from '../encoder/describe-encoder.ts';
+import { encoderGraph } from '../graph/encoder-graph.ts';
+import { useTensors } from '../graph/named-tensors.ts';
 import type { Pooling } from '../graph/pooling.ts';
-import { Safetensors } from '../graph/safetensors.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { positionsOf, readEmbedder, readLimits, refuseOtherThanEmbedder } from './embedder-config.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
@@ -292,10 +292,10 @@ async function check(
     );
   await openTokenizer(described);
   if (model.onnx !== undefined) return described;
-  const parsed = parseBertConfig(await readFile(join(folder, FILE.config), 'utf8'), config.where);
-  await Safetensors.use(
-    join(folder, FILE.weights),
-    async (weights) => void bertGraph(parsed, weights, { pooling: described.pooling, kind: 'fused-fp32' }),
+  const encoder = describeEncoder(CheckedJson.parse(await readFile(join(folder, FILE.config), 'utf8'), config.where));
+  await useTensors(
+    folder,
+    async (tensors) => void encoderGraph(encoder, tensors, { pooling: described.pooling, kind: 'fused-fp32' }),
   );
   return described;
 }

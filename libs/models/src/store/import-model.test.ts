@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { parseBertConfig } from '../graph/bert-config.ts';
 import { BertParts } from '../graph/bert-parts.ts';
-import { BertWeights } from '../graph/bert-weights.ts';
+import { EncoderTensors } from '../graph/encoder-tensors.ts';
 import { OnnxFile, TYPE, type ElementType } from '../graph/onnx-file.ts';
 import { openGraph } from '../graph/open-graph.ts';
 import { addPlainEncoder } from '../graph/plain-encoder.ts';
@@ -288,7 +288,7 @@ async function exportUsual(
     const parts = new BertParts(
       graph,
       parseBertConfig(await readFile(join(given, 'config.json'), 'utf8'), 'config.json'),
-      new BertWeights(weights),
+      new EncoderTensors(weights),
       'fp32',
     );
     graph.once('is_token_key', (name) => graph.node('Unsqueeze', ['is_token', graph.integers(1, 2)], name));

@@ -9,7 +9,8 @@ import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
 import type { Pooling } from '../graph/pooling.ts';
 import type { Canary } from './canaries.ts';
-import { parseBertConfig, type BertConfig } from '../graph/bert-config.ts';
+import { describeEncoder } from '../encoder/describe-encoder.ts';
+import type { EncoderDescription } from '../encoder/encoder-description.ts';
 
 export const REVISION_DIGITS = 12;
 
@@ -74,7 +75,7 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     revision = weightsSha256.slice(0, REVISION_DIGITS),
   } = given;
   const read = async (path: string): Promise<Buffer> => readModelFile(join(folder, path));
-  const sizes = onnx ?? sizesOf(parseBertConfig((await read('config.json')).toString(), join(folder, 'config.json')));
+  const sizes = onnx ?? sizesOf(await readDescription(folder));
   const limits = CheckedJson.parse(
     (await read('sentence_bert_config.json')).toString(),
     join(folder, 'sentence_bert_config.json'),
@@ -102,12 +103,18 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
   };
 }
 
+/** What the encoder in this folder computes, by its config.json; MODEL_CORRUPT as describeEncoder. */
+export async function readDescription(folder: string): Promise<EncoderDescription> {
+  const path = join(folder, 'config.json');
+  return describeEncoder(CheckedJson.parse((await readModelFile(path)).toString(), path));
+}
+
 function sizesOf({
   hidden,
-  positions,
+  rowLimit,
   vocabularySize,
-}: BertConfig): Pick<OnnxFacts, 'dims' | 'positions' | 'vocabularySize'> {
-  return { dims: hidden, positions, vocabularySize };
+}: EncoderDescription): Pick<OnnxFacts, 'dims' | 'positions' | 'vocabularySize'> {
+  return { dims: hidden, positions: rowLimit, vocabularySize };
 }
 
 function computation({ calibration, onnx }: ModelGiven): Pick<StoredModel, 'graphKind' | 'precision'> {

@@ -1,22 +1,24 @@
-// A BERT-family encoder as one ONNX graph: from token ids to vectors of length 1, mask, pooling and norm included.
+// An encoder as one ONNX graph: from token ids to vectors of length 1, mask, pooling and norm included.
 //   in   input_ids int32 [batch, seq], padding 0;  lengths int32 [batch], tokens of each row
 //   out  embeddings f32 [batch, hidden]
 // Where a row ends, its padding ends: neither attention nor the mean sees it.
 
-import type { BertConfig } from './bert-config.ts';
+import { ShoalError } from '@shoal/contract';
+import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import { bertConfigOf } from './bert-config.ts';
 import { BertParts } from './bert-parts.ts';
-import { BertWeights } from './bert-weights.ts';
 import type { Calibration } from './calibration.ts';
 import { addCudaEncoder } from './cuda-encoder.ts';
+import { EncoderTensors } from './encoder-tensors.ts';
 import { addFusedEncoder } from './fused-encoder.ts';
 import { FORMS, type BertForm, type GraphKind } from './graph-kind.ts';
 import { addInt8Encoder } from './int8-encoder.ts';
+import type { NamedTensors } from './named-tensors.ts';
 import { OnnxFile, TYPE } from './onnx-file.ts';
 import { addPlainEncoder } from './plain-encoder.ts';
 import { addPooling, type Pooling } from './pooling.ts';
-import type { Safetensors } from './safetensors.ts';
 
-export interface BertGraphOptions {
+export interface EncoderGraphOptions {
   readonly pooling: Pooling;
   readonly kind: GraphKind;
   /** What an int8 graph is smoothed by; without it vectors are further from those of fp32. */
@@ -24,21 +26,25 @@ export interface BertGraphOptions {
 }
 
 /** Names and shapes of the weights are checked here; their values are read by `write` of the result. */
-export function bertGraph(
-  config: BertConfig,
-  file: Safetensors,
-  { pooling, kind, calibration }: BertGraphOptions,
+export function encoderGraph(
+  encoder: EncoderDescription,
+  file: NamedTensors,
+  { pooling, kind, calibration }: EncoderGraphOptions,
 ): OnnxFile {
   const form = FORMS[kind];
   const graph = new OnnxFile('bert', form.encoder === 'plain' ? { '': 17 } : { '': 17, 'com.microsoft': 1 });
-  const parts = new BertParts(graph, config, new BertWeights(file), form.floats);
+  const tensors = new EncoderTensors(file, encoder.names);
   const [batch, seq] = namesSizes(kind) ? ['batch', 'seq'] : [];
   graph.input('input_ids', TYPE.INT32, [batch, seq]);
   graph.input('lengths', TYPE.INT32, [batch]);
-  const hidden = addEncoder(form, parts, calibration);
-  parts.weights.expectAllTaken();
+  const config = bertConfigOf(encoder);
+  if (config === undefined)
+    throw new ShoalError('MODEL_UNAVAILABLE', `no graph is built for encoders of the kind ${encoder.modelType} yet`);
+  const parts = new BertParts(graph, config, tensors, form.floats);
+  const hidden = addBert(form, parts, calibration);
+  tensors.expectAllTaken();
   addPooling(graph, hidden, parts.type, pooling);
-  graph.output('embeddings', TYPE.FLOAT, [batch, config.hidden]);
+  graph.output('embeddings', TYPE.FLOAT, [batch, encoder.hidden]);
   return graph;
 }
 
@@ -53,7 +59,7 @@ function namesSizes(kind: GraphKind): boolean {
   return kind !== 'fused-fp16';
 }
 
-function addEncoder({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {
+function addBert({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {
   switch (encoder) {
     case 'fused':
       return addFusedEncoder(parts);

@@ -1,36 +1,38 @@
-// The tensors of a BERT encoder under the names their authors gave them, with or without a prefix such as "bert.". Each
-// is checked when it is asked for, and at the end nothing of the encoder may be left over: a layer that the config does
-// not know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
+// The tensors of an encoder under the names their authors gave them, with or without a prefix such as "bert.". Each is
+// checked when it is asked for, and at the end nothing of the encoder may be left over: a layer that the config does not
+// know, or a part that this graph does not have, would otherwise give plausible and wrong vectors.
 
 import { ShoalError } from '@shoal/contract';
 import type { MakeFloats } from './onnx-file.ts';
-import type { Safetensors } from './safetensors.ts';
+import type { TensorNames } from '../encoder/encoder-description.ts';
+import { BERT_NAMES } from '../encoder/bert-family.ts';
+import type { NamedTensors } from './named-tensors.ts';
 
-const WORD_TABLE = 'embeddings.word_embeddings.weight';
-/** In the file, and rightly without a use: the heads of pre-training, and positions that are always 0, 1, 2… */
-const WITHOUT_USE =
-  /^(pooler\.dense\.|embeddings\.position_ids$|embeddings\.token_type_ids$|cls\.(?:predictions|seq_relationship)\.)/;
 /** Before 2019 the parts of a norm had other names; transformers takes both. */
 const OLD_NAMES = [
   [/LayerNorm\.weight$/, 'LayerNorm.gamma'],
   [/LayerNorm\.bias$/, 'LayerNorm.beta'],
 ] as const;
 
-export class BertWeights {
-  readonly #file: Safetensors;
+export class EncoderTensors {
+  readonly #file: NamedTensors;
+  readonly #names: TensorNames;
   readonly #prefix: string;
   readonly #used = new Set<string>();
 
-  constructor(file: Safetensors) {
+  constructor(file: NamedTensors, names: TensorNames = BERT_NAMES) {
     this.#file = file;
-    const [table = WORD_TABLE, ...others] = file.names.filter((name) => name.endsWith(WORD_TABLE));
+    this.#names = names;
+    const { words } = names;
+    const isTable = (name: string): boolean => name === words || name.endsWith(`.${words}`);
+    const [table = words, ...others] = file.names.filter(isTable);
     if (others.length > 0)
       throw new ShoalError(
         'MODEL_CORRUPT',
         `${file.path} holds ${1 + others.length} encoders (${[table, ...others].join(', ')}); a model is one`,
         { tensors: [table, ...others] },
       );
-    this.#prefix = table.slice(0, -WORD_TABLE.length);
+    this.#prefix = table.slice(0, -words.length);
   }
 
   /** The values of a tensor as they are stored. */
@@ -85,8 +87,8 @@ export class BertWeights {
   expectAllTaken(): void {
     for (const name of this.#file.names) {
       const short = name.startsWith(this.#prefix) ? name.slice(this.#prefix.length) : name;
-      if (this.#used.has(name) || WITHOUT_USE.test(short)) continue;
-      const problem = /^(embeddings|encoder)\./.test(short)
+      if (this.#used.has(name) || this.#names.withoutUse.test(short)) continue;
+      const problem = this.#names.encoder.test(short)
         ? 'has no place in the model that config.json describes'
         : 'is no part of an encoder: a head, an adapter or another module whose work would be left out';
       throw new ShoalError('MODEL_CORRUPT', `${this.#file.path}: tensor ${name} ${problem}`, { tensor: name });

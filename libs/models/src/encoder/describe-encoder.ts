@@ -1,0 +1,56 @@
+// config.json of a model as a description of what its encoder computes: one function a model_type, in files by family.
+// What is left out is what transformers' config classes take for it. What cannot be computed exactly as the authors do
+// is refused by file, key and value before a weight is read; nothing is dropped or guessed.
+
+import { ShoalError } from '@shoal/contract';
+import type { CheckedJson } from '../checked-json.ts';
+import { BERT_FAMILY } from './bert-family.ts';
+import { ConfigReader } from './config-reader.ts';
+import type { EncoderDescription } from './encoder-description.ts';
+
+/** Reads every key that matters. */
+export type DescribeFamily = (config: ConfigReader) => EncoderDescription;
+
+const FAMILIES: ReadonlyMap<string, DescribeFamily> = new Map(Object.entries({ ...BERT_FAMILY }));
+
+/** What config.json may say in model_type. */
+export const MODEL_TYPES: readonly string[] = [...FAMILIES.keys()];
+
+/**
+ * MODEL_CORRUPT, naming file, key and value, for a model_type without a description, for a value that is not computed
+ * here, and for a key that is not known.
+ */
+export function describeEncoder(json: CheckedJson): EncoderDescription {
+  const config = new ConfigReader(json);
+  const describe = FAMILIES.get(json.string('model_type'));
+  if (describe === undefined)
+    return config.refuse(
+      'model_type',
+      `only ${MODEL_TYPES.map((type) => JSON.stringify(type)).join(', ')} are supported`,
+    );
+  refuseOtherWeights(config);
+  const description = describe(config);
+  config.expectAllRead();
+  expectSizes(description, json);
+  return description;
+}
+
+/** Whatever the family: not an encoder, or weights that are not what their names say. */
+function refuseOtherWeights(config: ConfigReader): void {
+  for (const flag of ['is_decoder', 'add_cross_attention', 'is_encoder_decoder'])
+    config.expectNothing(flag, 'only encoders give embeddings');
+  for (const key of ['quantization_config', 'quantization', 'pruned_heads', 'compression_config'])
+    config.expectNothing(key, 'the weights are then not what their names say');
+}
+
+function expectSizes(description: EncoderDescription, json: CheckedJson): void {
+  const { hidden, heads, kvHeads, headSize, attention, layers, attentionPositions } = description;
+  const refuse = (problem: string): never => {
+    throw new ShoalError('MODEL_CORRUPT', `${json.where}: ${problem}`, { where: json.where });
+  };
+  if (!Number.isInteger(headSize)) refuse(`hidden_size ${hidden} cannot be shared by ${heads} heads`);
+  if (heads % kvHeads !== 0) refuse(`${heads} heads cannot share ${kvHeads} heads of keys and values`);
+  if (attentionPositions.kind === 'rope' && headSize % 2 !== 0)
+    refuse(`heads of ${headSize} values have no halves that could be turned`);
+  if (attention.windows.length !== layers) refuse(`layer_types should have ${layers} entries`);
+}
