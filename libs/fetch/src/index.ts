@@ -5,3 +5,13 @@ export { diskFailure, onDisk } from './disk-failure.ts';
 export { fetchReason, mismatch, type FetchReason } from './fetch-failure.ts';
 export { fetchUrl, type OnProgress, type UrlOptions } from './fetch-url.ts';
 export { fetchWheel, type Platform, type Wheel, type WheelOptions } from './fetch-wheel.ts';
+export { ask, named, type Answer, type AskOptions } from './ask.ts';
+export { type FileDigest } from './digest.ts';
+export {
+  RETRIES,
+  askPatiently,
+  fetchResumed,
+  type Promised,
+  type ResumedOptions,
+  type RetryTerms,
+} from './fetch-resumed.ts';
