@@ -11,6 +11,7 @@ import { basename, dirname, join, posix } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
 import { CheckedJson } from '../checked-json.ts';
+import type { HubOrigin } from '../hub/hub-origin.ts';
 import { adaptOnnx } from '../graph/adapt-onnx.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import { encoderGraph } from '../graph/encoder-graph.ts';
@@ -30,6 +31,8 @@ export interface ImportSource {
   readonly folder: string;
   /** The .onnx file of a model that comes as a graph. */
   readonly graph: string | undefined;
+  /** Files that were fetched from a hub, for this and nothing else. */
+  readonly hub?: HubOrigin | undefined;
 }
 
 /** What a person says of a model whose files do not. */
@@ -77,7 +80,7 @@ const MAX_GRAPH_BYTES = 2 ** 31 - 1;
 
 /** Fills `folder`, which is empty. Errors name the files of the source: the copy is gone when they are read. */
 export async function collectFiles(folder: string, given: ImportSource, options: CollectOptions): Promise<Collected> {
-  const source = await SourceFolder.open(given.folder);
+  const source = await SourceFolder.open(given.folder, { isOurs: given.hub !== undefined });
   const layout = await readLayout(source);
   try {
     return await collect(folder, { given, source, layout }, options);
@@ -132,18 +135,25 @@ async function collect(folder: string, sources: Sources, { name, choices, prove 
       .slice(0, REVISION_DIGITS),
     files,
     origin: 'imported',
-    description: `imported from ${basename(given.graph ?? given.folder)}`,
-    licence: await readLicence(folder),
-    attribution: 'its authors',
+    description: originOf(given),
+    licence: given.hub?.licence ?? (await readLicence(folder)),
+    attribution: given.hub === undefined ? 'its authors' : `the authors of ${given.hub.repository}`,
     prompts,
     notes,
     ...(onnx && { onnx }),
+    ...(given.hub && { hub: given.hub }),
   };
   const described = await check(model, folder, source, config);
   const whole = prove === undefined ? model : { ...model, canary: await prove(described) };
   await writeFile(join(folder, MANIFEST), manifestText(whole));
   await verifyFiles(name, folder, files);
   return { model: whole, notes };
+}
+
+function originOf({ graph, folder, hub }: ImportSource): string {
+  return hub === undefined
+    ? `imported from ${basename(graph ?? folder)}`
+    : `${hub.repository} of the hub, commit ${hub.commit}`;
 }
 
 /** All that is missing is named at once, and so is all that is not there but a pointer. */

@@ -6,15 +6,16 @@ import { lstat, mkdir, rm, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { withLock } from '@shoal/fetch';
+import type { HubOrigin } from '../hub/hub-origin.ts';
 import { collectFiles, type ImportChoices, type ImportSource, type ProveModel } from './import-files.ts';
 import { checkModelName, describeImported, importedRevision, type ImportedModel } from './imported-models.ts';
 import { KNOWN_MODELS } from './known-models.ts';
 import { placeFolderIn } from './place-folder.ts';
 import type { StoredModel } from './stored-model.ts';
+import { expectWritable, modelsFolder, type StoreOptions } from './store-folders.ts';
 import { storing } from './storing.ts';
 
-export interface ImportOptions extends ImportChoices {
-  readonly cacheDir: string;
+export interface ImportOptions extends ImportChoices, StoreOptions {
   /**
    * Runs the model on one text before it gets its place. Without it nothing proves that the graph runs, and workers
    * have no canary for it.
@@ -24,6 +25,8 @@ export interface ImportOptions extends ImportChoices {
   readonly name?: string;
   /** Replace an imported model of this name. */
   readonly force?: boolean;
+  /** Set for files that were fetched from a hub. */
+  readonly hub?: HubOrigin | undefined;
 }
 
 export interface ImportReport {
@@ -34,24 +37,25 @@ export interface ImportReport {
 
 /** FILE_UNREADABLE, USAGE for its name, MODEL_CORRUPT for what is in it. Doing it twice is doing it once. */
 export async function importModel(path: string, options: ImportOptions): Promise<ImportReport> {
-  const { cacheDir } = options;
-  const source = await findSource(resolve(path));
+  const models = modelsFolder(options);
+  const source = { ...(await findSource(resolve(path))), hub: options.hub };
   const name = checkModelName(options.name ?? defaultName(path));
   if (KNOWN_MODELS.some((known) => known.name === name))
     throw nameTaken(name, 'Shoal knows a model of this name. Choose another with --name');
-  return storing(cacheDir, async () => {
-    await mkdir(join(cacheDir, 'models'), { recursive: true, mode: 0o700 });
-    return withLock(join(cacheDir, 'models', '.import.lock'), () => place(source, name, options));
+  expectWritable(options, `${name} cannot be imported`);
+  return storing(options.modelsDir ?? options.cacheDir, async () => {
+    await mkdir(models, { recursive: true, mode: 0o700 });
+    return withLock(join(models, '.import.lock'), () => place(source, name, options));
   });
 }
 
 async function place(
   source: ImportSource,
   name: string,
-  { cacheDir, force = false, prove, pooling, prompts }: ImportOptions,
+  { force = false, prove, pooling, prompts, ...folders }: ImportOptions,
 ): Promise<ImportReport> {
-  const parent = join(cacheDir, 'models', name);
-  const earlier = await importedRevision(name, cacheDir);
+  const parent = join(modelsFolder(folders), name);
+  const earlier = await importedRevision(name, modelsFolder(folders));
   const collected: { model: ImportedModel; notes: readonly string[] }[] = [];
   const folder = await placeFolderIn(parent, async (temporary) => {
     const { model, notes } = await collectFiles(temporary, source, {

@@ -6,6 +6,7 @@ import { readFile, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
+import { parseHubOrigin, type HubOrigin } from '../hub/hub-origin.ts';
 import { canaryText, parseCanary, type Canary } from './canaries.ts';
 import type { ModelFacts } from './model-facts.ts';
 import type { Pins } from './model-files.ts';
@@ -22,11 +23,13 @@ export interface ImportedModel extends ModelFacts {
   readonly notes: readonly string[];
   /** What it gave for one text when it was imported. */
   readonly canary?: Canary;
+  /** Set for a model that was pulled from a hub. */
+  readonly hub?: HubOrigin;
 }
 
 export const MANIFEST = 'import.json';
 /** The name is a folder and, unchanged, a part of queue names. */
-const NAME = /^[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?$/;
+const NAME = /^[a-z0-9](?:[a-z0-9-]{0,94}[a-z0-9])?$/;
 /** Queues that end so are the CPU lane, the simulated device and the quarantine of another model. */
 const RESERVED_END = /-(?:cpu|sim|quarantine)$/;
 /** Raised when an import does what it did not do before: earlier ones are then brought in again. */
@@ -42,7 +45,7 @@ export function checkModelName(name: string): string {
       : `: its queue embed-${name} would be that of ${name.slice(0, -end.length)} (${OWNERS[end]})`;
   throw new ShoalError(
     'USAGE',
-    `${JSON.stringify(name)} cannot be the name of a model${clash}: up to 64 of a-z, 0-9 and "-", beginning and ` +
+    `${JSON.stringify(name)} cannot be the name of a model${clash}: up to 96 of a-z, 0-9 and "-", beginning and ` +
       'ending with a letter or digit, not ending in "-cpu", "-sim" or "-quarantine". Choose one with --name',
     { name },
   );
@@ -54,18 +57,18 @@ const OWNERS: Readonly<Record<string, string>> = {
   '-quarantine': 'its quarantine, whose jobs a worker would delete',
 };
 
-/** The revision under which files were imported under this name, whatever version of Shoal did it. */
-export async function importedRevision(name: string, cacheDir: string): Promise<string | undefined> {
-  const parent = join(cacheDir, 'models', name);
+/** The revision under which files were imported under this name in this folder, whatever version of Shoal did it. */
+export async function importedRevision(name: string, models: string): Promise<string | undefined> {
+  const parent = join(models, name);
   for (const revision of (await readdir(parent).catch(() => [])).filter((entry) => !entry.startsWith('.')))
     if ((await stat(join(parent, revision, MANIFEST)).catch(() => undefined)) !== undefined) return revision;
   return undefined;
 }
 
-/** The imported model of this name, or undefined. */
-export async function findImported(name: string, cacheDir: string): Promise<ImportedModel | undefined> {
+/** The imported model of this name in this folder of models, or undefined. */
+export async function findImported(name: string, models: string): Promise<ImportedModel | undefined> {
   if (!NAME.test(name)) return undefined;
-  const parent = join(cacheDir, 'models', name);
+  const parent = join(models, name);
   for (const revision of (await readdir(parent).catch(() => [])).filter((entry) => !entry.startsWith('.'))) {
     const path = join(parent, revision, MANIFEST);
     const text = await readFile(path, 'utf8').catch(() => undefined);
@@ -74,13 +77,11 @@ export async function findImported(name: string, cacheDir: string): Promise<Impo
   return undefined;
 }
 
-/** Folders of the cache that hold an imported model. */
-export async function importedNames(cacheDir: string): Promise<readonly string[]> {
+/** Names in a folder of models that hold an imported one. */
+export async function importedNames(models: string): Promise<readonly string[]> {
   const names: string[] = [];
-  for (const name of await readdir(join(cacheDir, 'models')).catch(() => [])) {
-    const entries = NAME.test(name)
-      ? await readdir(join(cacheDir, 'models', name), { recursive: true }).catch(() => [])
-      : [];
+  for (const name of await readdir(models).catch(() => [])) {
+    const entries = NAME.test(name) ? await readdir(join(models, name), { recursive: true }).catch(() => []) : [];
     if (entries.some((entry) => /^[^./\\][^/\\]*[/\\]import\.json$/.test(entry))) names.push(name);
   }
   return names.sort();
@@ -147,6 +148,7 @@ function parseManifest(
     notes: json.list('notes').map(String),
     ...(json.has('canary') && { canary: parseCanary(json.object('canary')) }),
     ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }),
+    ...(json.has('hub') && { hub: parseHubOrigin(json.object('hub')) }),
   };
 }
 

@@ -3,10 +3,12 @@
 // of them is no longer as it was then. It is the time that nobody can put back (ctime). Copying a cache changes times
 // and costs one hashing; a changed byte is found.
 
-import { readFile, stat, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { createHash } from 'node:crypto';
+import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
+import type { StoreOptions } from './store-folders.ts';
 
 export interface PinnedFile {
   readonly bytes: number;
@@ -29,17 +31,24 @@ export interface FileProblem {
 
 const VERIFIED = 'verified.json';
 
+/** Of this machine, where the files' own folder takes nothing. Another share with the same model has other times. */
+function keptElsewhere(folder: string, { cacheDir }: StoreOptions): string {
+  const hash = createHash('sha256').update(folder).digest('hex').slice(0, 16);
+  return join(cacheDir, 'verified', `${hash}.json`);
+}
+
 /** Trusts files that are as they were when they were verified, hashes the others. MODEL_CORRUPT names what differs. */
-export async function expectFiles(name: string, folder: string, pins: Pins): Promise<void> {
-  if (await areAsVerified(folder, pins)) return;
-  await verifyFiles(name, folder, pins);
+export async function expectFiles(name: string, folder: string, pins: Pins, store?: StoreOptions): Promise<void> {
+  const places = [join(folder, VERIFIED), ...(store === undefined ? [] : [keptElsewhere(folder, store)])];
+  for (const place of places) if (await areAsVerified(place, folder, pins)) return;
+  await verifyFiles(name, folder, pins, store);
 }
 
 /** Hashes every file. MODEL_CORRUPT names all that differ and what to do. */
-export async function verifyFiles(name: string, folder: string, pins: Pins): Promise<void> {
+export async function verifyFiles(name: string, folder: string, pins: Pins, store?: StoreOptions): Promise<void> {
   const problems = await findProblems(folder, pins);
   if (problems.length > 0) throw corruptFiles(name, folder, problems);
-  await markVerified(folder, pins);
+  await markVerified(folder, pins, store);
 }
 
 export async function findProblems(folder: string, pins: Pins): Promise<readonly FileProblem[]> {
@@ -59,10 +68,10 @@ async function problemOf(path: string, pin: PinnedFile): Promise<string | undefi
   return sha256 === pin.sha256 ? undefined : `has sha256 ${sha256} instead of ${pin.sha256}`;
 }
 
-async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
+async function areAsVerified(place: string, folder: string, pins: Pins): Promise<boolean> {
   try {
     // anything else fails below
-    const verified = JSON.parse(await readFile(join(folder, VERIFIED), 'utf8')) as Verified;
+    const verified = JSON.parse(await readFile(place, 'utf8')) as Verified;
     for (const [path, pin] of Object.entries(pins)) {
       const then = verified[path];
       const now = await stat(join(folder, path));
@@ -80,12 +89,21 @@ async function areAsVerified(folder: string, pins: Pins): Promise<boolean> {
   }
 }
 
-async function markVerified(folder: string, pins: Pins): Promise<void> {
+async function markVerified(folder: string, pins: Pins, store: StoreOptions | undefined): Promise<void> {
   const verified: Record<string, Verified[string]> = {};
   for (const [path, pin] of Object.entries(pins))
     verified[path] = { ...pin, changedMs: (await stat(join(folder, path))).ctimeMs };
-  // a read-only cache works, only slower
-  await writeFile(join(folder, VERIFIED), `${JSON.stringify(verified, null, 1)}\n`).catch(() => undefined);
+  const text = `${JSON.stringify(verified, null, 1)}\n`;
+  const write = (path: string): Promise<boolean> =>
+    writeFile(path, text).then(
+      () => true,
+      () => false,
+    );
+  if (store?.modelsReadOnly !== true && (await write(join(folder, VERIFIED)))) return;
+  if (store === undefined) return;
+  const elsewhere = keptElsewhere(folder, store);
+  await mkdir(dirname(elsewhere), { recursive: true, mode: 0o700 }).catch(() => undefined);
+  await write(elsewhere); // where nothing can be written at all it works, only slower
 }
 
 function corruptFiles(name: string, folder: string, problems: readonly FileProblem[]): ShoalError {

@@ -27,11 +27,10 @@ import { expectFiles, verifyFiles } from './model-files.ts';
 import { fetchModelFiles, type Environment } from './model-sources.ts';
 import { placeFolder } from './place-folder.ts';
 import { REVISION_DIGITS, describeModel, readModelFile, type StoredModel } from './stored-model.ts';
+import { expectWritable, isReadOnly, modelsFolder, type StoreOptions } from './store-folders.ts';
 import { storing } from './storing.ts';
 
-export interface StoreOptions {
-  readonly cacheDir: string;
-}
+export type { StoreOptions } from './store-folders.ts';
 
 export interface PullOptions extends StoreOptions {
   /** Bytes that have arrived and, where known, how many there will be. */
@@ -82,14 +81,14 @@ const LICENCE_TEXTS: Readonly<Record<string, string>> = {
  * The model of this name, fetched or generated if it is absent. Cheap when it is present: files are not hashed again.
  */
 export async function openModel(name: string, options: OpenOptions): Promise<StoredModel> {
-  return openKnown(await findModel(name, options.cacheDir), options);
+  return openKnown(await findModel(name, options), options);
 }
 
 /** As `openModel`, for a model outside the list of known ones. */
 export async function openKnown(known: KnownModel, options: OpenOptions): Promise<StoredModel> {
-  const folder = folderOf(known, options.cacheDir);
+  const folder = folderOf(known, options);
   if (await isFolder(folder)) {
-    await expectFiles(known.name, folder, pinnedFiles(known));
+    await expectFiles(known.name, folder, pinnedFiles(known), options);
     return describe(known, folder);
   }
   if (options.allowFetch === false && known.origin !== 'generated') throw notStored(known, folder);
@@ -98,13 +97,13 @@ export async function openKnown(known: KnownModel, options: OpenOptions): Promis
 
 /** Fetches the model unless it is stored and whole, or in any case with `force`. */
 export async function pullModel(name: string, options: PullOptions): Promise<StoredModel> {
-  return pullKnown(await findModel(name, options.cacheDir), options);
+  return pullKnown(await findModel(name, options), options);
 }
 
 /** As `pullModel`, for a model outside the list of known ones. */
 export async function pullKnown(known: KnownModel, options: PullOptions): Promise<StoredModel> {
   if (known.origin === 'quantized') return describe(known, (await pullKnown(known.base, options)).folder);
-  const folder = folderOf(known, options.cacheDir);
+  const folder = folderOf(known, options);
   if (known.origin === 'imported') {
     if (options.force === true)
       throw new ShoalError(
@@ -115,11 +114,16 @@ export async function pullKnown(known: KnownModel, options: PullOptions): Promis
     return openKnown(known, { ...options, allowFetch: false }); // it may have been taken away since its name was found
   }
   const place = async (): Promise<StoredModel> => {
-    if (options.force !== true && (await isFolder(folder))) await expectFiles(known.name, folder, pinnedFiles(known));
+    if (options.force !== true && (await isFolder(folder)))
+      await expectFiles(known.name, folder, pinnedFiles(known), options);
     else await placeFolder(folder, (temporary) => fillFolder(known, temporary, options));
     return describe(known, folder);
   };
-  return storing(options.cacheDir, () => lockUnlessAborted(join(dirname(folder), '.lock'), place, options.signal));
+  if (options.force !== true && isReadOnly(options) && (await isFolder(folder))) return openKnown(known, options);
+  expectWritable(options, `${known.name} cannot be fetched`);
+  return storing(options.modelsDir ?? options.cacheDir, () =>
+    lockUnlessAborted(join(dirname(folder), '.lock'), place, options.signal),
+  );
 }
 
 /** As `withLock`; a wait for the lock ends with the signal, the work itself ends in its own way. */
@@ -142,12 +146,12 @@ async function lockUnlessAborted<T>(path: string, work: () => Promise<T>, signal
  * the model is not stored.
  */
 export async function verifyModel(name: string, options: StoreOptions): Promise<VerifiedModel> {
-  const known = await findModel(name, options.cacheDir);
-  const folder = folderOf(known, options.cacheDir);
+  const known = await findModel(name, options);
+  const folder = folderOf(known, options);
   if (!(await isFolder(folder))) throw notStored(known, folder);
   const pins = pinnedFiles(known);
-  await verifyFiles(name, folder, pins);
-  const graphs = await keptGraphs(name, options.cacheDir);
+  await verifyFiles(known.name, folder, pins, options);
+  const graphs = await keptGraphs(known.name, options.cacheDir);
   const damaged = graphs.filter(({ problem }) => problem !== undefined && problem !== NO_DIGEST);
   if (damaged.length > 0)
     throw new ShoalError(
@@ -163,18 +167,18 @@ export async function verifyModel(name: string, options: StoreOptions): Promise<
 
 /** Every known model and whether it is stored, then those that were imported, also those that cannot be opened. */
 export async function listModels(options: StoreOptions): Promise<readonly ModelListing[]> {
-  const known = await Promise.all(KNOWN_MODELS.map((model) => listing(model, options.cacheDir)));
+  const known = await Promise.all(KNOWN_MODELS.map((model) => listing(model, options)));
   const imported = await Promise.all(
-    (await importedNames(options.cacheDir)).map((name) =>
-      findModel(name, options.cacheDir)
-        .then((model) => listing(model, options.cacheDir))
+    (await importedNames(modelsFolder(options))).map((name) =>
+      findModel(name, options)
+        .then((model) => listing(model, options))
         .catch((error: unknown) => unopenable(name, error)),
     ),
   );
   return [...known, ...imported];
 }
 
-async function listing(model: KnownModel, cacheDir: string): Promise<ModelListing> {
+async function listing(model: KnownModel, options: StoreOptions): Promise<ModelListing> {
   const { name, description, licence } = model;
   return {
     name,
@@ -182,7 +186,7 @@ async function listing(model: KnownModel, cacheDir: string): Promise<ModelListin
     licence,
     revision: await revisionOf(model),
     bytes: Object.values(pinnedFiles(model)).reduce((sum, pin) => sum + pin.bytes, 0),
-    isStored: await isFolder(folderOf(model, cacheDir)),
+    isStored: await isFolder(folderOf(model, options)),
     isForTests: model.origin === 'generated',
     ...(model.origin === 'quantized' && { filesOf: model.base.name }),
     ...(model.origin === 'imported' && { notes: model.notes }),
@@ -195,10 +199,11 @@ function unopenable(name: string, error: unknown): ModelListing {
   return { name, ...nothing, isStored: false, isForTests: false, problem: error.message };
 }
 
-async function findModel(name: string, cacheDir: string): Promise<KnownModel> {
-  const found = KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, cacheDir));
+async function findModel(name: string, options: StoreOptions): Promise<KnownModel> {
+  const models = modelsFolder(options);
+  const found = KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, models));
   if (found === undefined)
-    throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(cacheDir))]);
+    throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(models))]);
   return found;
 }
 
@@ -239,10 +244,11 @@ async function describe(known: KnownModel, folder: string): Promise<StoredModel>
   return describeModel(known.origin === 'quantized' ? { ...given, calibration: known.calibration } : given);
 }
 
-function folderOf(known: KnownModel, cacheDir: string): string {
-  if (known.origin === 'imported') return join(cacheDir, 'models', known.name, known.revision);
+function folderOf(known: KnownModel, options: StoreOptions): string {
+  const models = modelsFolder(options);
+  if (known.origin === 'imported') return join(models, known.name, known.revision);
   const { name } = known.origin === 'quantized' ? known.base : known;
-  return join(cacheDir, 'models', name, weightsOf(known).slice(0, REVISION_DIGITS));
+  return join(models, name, weightsOf(known).slice(0, REVISION_DIGITS));
 }
 
 /** Results of one revision are taken for results of the same request, so whatever changes vectors changes it. */

@@ -3,7 +3,7 @@
 // blobs beside it), is a regular file and not a Git LFS pointer; JSON has a size and a depth that models keep to.
 // Everything else is refused by its name, and nothing outside of the folder is read.
 
-import { constants, copyFile, lstat, mkdir, open, readdir, readFile, realpath, stat } from 'node:fs/promises';
+import { constants, copyFile, link, lstat, mkdir, open, readdir, readFile, realpath, stat } from 'node:fs/promises';
 import { dirname, join, sep } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
@@ -20,16 +20,19 @@ const SNAPSHOT = /^(.*)[/\\]snapshots[/\\][^/\\]+(?:[/\\].*)?$/;
 export class SourceFolder {
   readonly path: string;
   readonly #allowed: readonly string[];
+  readonly #isOurs: boolean;
 
-  private constructor(path: string, allowed: readonly string[]) {
+  private constructor(path: string, allowed: readonly string[], isOurs: boolean) {
     this.path = path;
     this.#allowed = allowed;
+    this.#isOurs = isOurs;
   }
 
-  static async open(path: string): Promise<SourceFolder> {
+  /** `isOurs`: nobody else writes these files, so one file may have two names instead of being there twice. */
+  static async open(path: string, { isOurs = false } = {}): Promise<SourceFolder> {
     const real = await realpath(path);
     const hub = SNAPSHOT.exec(real)?.[1];
-    return new SourceFolder(path, [real, ...(hub === undefined ? [] : [join(hub, 'blobs')])]);
+    return new SourceFolder(path, [real, ...(hub === undefined ? [] : [join(hub, 'blobs')])], isOurs);
   }
 
   /** Whether there is something of this name; what it is will be said when it is read. */
@@ -61,7 +64,13 @@ export class SourceFolder {
   async copy(path: string, to: string): Promise<void> {
     const real = await this.#checked(path);
     await mkdir(dirname(to), { recursive: true });
-    await copyFile(real, to, constants.COPYFILE_FICLONE);
+    const isLinked =
+      this.#isOurs &&
+      (await link(real, to).then(
+        () => true,
+        () => false,
+      )); // not on every file system
+    if (!isLinked) await copyFile(real, to, constants.COPYFILE_FICLONE);
   }
 
   /** Of these, all that are Git LFS pointers are named at once: they are fetched together. */
