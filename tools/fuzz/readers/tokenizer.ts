@@ -3,7 +3,7 @@
 
 import tokenizers from 'tokenizers';
 import { parseTokenizerJson } from '../../../libs/models/src/tokenizer/tokenizer-json.ts';
-import { WordPieceTokenizer } from '../../../libs/models/src/tokenizer/word-piece-tokenizer.ts';
+import { makeTokenizer } from '../../../libs/models/src/tokenizer/make-tokenizer.ts';
 import { tinyModelFiles } from '../../../libs/models/src/store/tiny-model.ts';
 import type { FuzzedReader, Values } from '../fuzzed-reader.ts';
 
@@ -88,7 +88,7 @@ export const tokenizerReader: FuzzedReader = {
   ],
   read: async (bytes) => {
     const facts = parseTokenizerJson(bytes.toString(), 'tokenizer.json');
-    const tokenizer = new WordPieceTokenizer(facts, { hash: 'any', maxTokens: 10_000 });
+    const tokenizer = makeTokenizer(facts, { hash: 'any', maxTokens: 10_000 });
     return TEXTS.map((text) => {
       const { ids } = tokenizer.encode(text);
       const odd = ids.find((id) => id >= facts.vocabularySize);

@@ -6,7 +6,9 @@
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
-import { parseTokenizerJson, type NormalizerOptions, type TokenizerFacts } from '../tokenizer/tokenizer-json.ts';
+import type { AddedToken } from '../tokenizer/added-tokens.ts';
+import { parseTokenizerJson } from '../tokenizer/tokenizer-json.ts';
+import type { NormalizerOptions, WordPieceFacts } from '../tokenizer/word-piece-facts.ts';
 
 export interface TokenizerSource {
   /** tokenizer.json and where it lies. */
@@ -187,7 +189,7 @@ function noteIgnored(config: CheckedJson | undefined, found: NormalizerOptions, 
     );
 }
 
-function expectOwnWordPiece(source: TokenizerSource, { model, beginId, endId }: TokenizerFacts): void {
+function expectOwnWordPiece(source: TokenizerSource, { model, ends }: WordPieceFacts): void {
   const { where, config } = source;
   if (model.continuationPrefix !== OWN_PREFIX || model.maxWordChars !== OWN_WORD_CHARS)
     throw refusal(
@@ -197,7 +199,12 @@ function expectOwnWordPiece(source: TokenizerSource, { model, beginId, endId }: 
         `${config?.has('tokenizer_class') === true ? config.string('tokenizer_class') : 'BertTokenizer'}: with ` +
         '"tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json the file is taken as it is',
     );
-  const ids = { unk_token: model.unknownId, cls_token: beginId, sep_token: endId };
+  const ids = { unk_token: model.unknownId, cls_token: ends.before[0], sep_token: ends.behind[0] };
+  if (ends.before.length !== 1 || ends.behind.length !== 1)
+    throw refusal(
+      `${where}: post_processor`,
+      'transformers puts one token before a text of this kind and one behind it',
+    );
   for (const [key, id] of Object.entries(ids)) {
     const token = namedTokens(source).get(key) ?? OWN_SPECIAL_TOKENS[key]!;
     if (model.vocabulary.get(token) !== id)
@@ -225,7 +232,7 @@ function namedTokens({ config, specialTokens }: TokenizerSource): ReadonlyMap<st
   return tokens;
 }
 
-interface AddedToken {
+interface MissingToken {
   readonly id: number;
   readonly content: string;
 }
@@ -233,19 +240,20 @@ interface AddedToken {
 /** Tokens that transformers finds whole in a text and tokenizer.json does not list. */
 function missingAddedTokens(
   source: TokenizerSource,
-  { model, addedTokens }: TokenizerFacts,
+  { model, addedTokens }: WordPieceFacts,
   reading: Reading,
   notes: string[],
-): readonly AddedToken[] {
+): readonly MissingToken[] {
   const { config, where } = source;
   const named = namedTokens(source);
+  const known = new Map(addedTokens.map((token) => [token.content, token]));
   const said = new Set([...named.values(), ...extraTokens(config), ...extraTokens(source.specialTokens)]);
-  for (const content of expectSameIds(source, addedTokens)) said.add(content);
+  for (const content of expectSameIds(source, known)) said.add(content);
   const own =
     reading === 'as it is' ? [] : Object.entries(OWN_SPECIAL_TOKENS).map(([key, token]) => named.get(key) ?? token);
-  const missing: AddedToken[] = [];
+  const missing: MissingToken[] = [];
   for (const content of new Set([...said, ...own])) {
-    if (content === '' || addedTokens.has(content)) continue;
+    if (content === '' || known.has(content)) continue;
     const id = model.vocabulary.get(content);
     if (id !== undefined) missing.push({ id, content });
     else if (said.has(content) && !own.includes(content))
@@ -275,16 +283,14 @@ function extraTokens(file: CheckedJson | undefined): readonly string[] {
 }
 
 /** The tokens that older and newer lists add; MODEL_CORRUPT where one has another id or way than in tokenizer.json. */
-function expectSameIds(source: TokenizerSource, addedTokens: ReadonlyMap<string, number>): readonly string[] {
+function expectSameIds(source: TokenizerSource, addedTokens: ReadonlyMap<string, AddedToken>): readonly string[] {
   const { config, addedTokens: older, where } = source;
   const listed = new Map<string, number>();
   if (config?.has('added_tokens_decoder') === true) {
     const decoder = config.object('added_tokens_decoder');
     for (const id of decoder.keys()) {
       const token = decoder.object(id);
-      for (const option of ['single_word', 'lstrip', 'rstrip', 'normalized'])
-        if (token.has(option) && token.boolean(option))
-          throw refusal(token.where, `"${option}" is not supported for ${JSON.stringify(token.string('content'))}`);
+      expectSameFlags(token, addedTokens.get(token.string('content')), where);
       listed.set(token.string('content'), Number(id));
     }
     for (const content of addedTokens.keys())
@@ -295,7 +301,7 @@ function expectSameIds(source: TokenizerSource, addedTokens: ReadonlyMap<string,
         );
   } else for (const [content, id] of older?.integerEntries() ?? []) listed.set(content, id);
   for (const [content, id] of listed) {
-    const other = addedTokens.get(content);
+    const other = addedTokens.get(content)?.id;
     if (other !== undefined && other !== id)
       throw refusal(
         config?.where ?? where,
@@ -303,6 +309,24 @@ function expectSameIds(source: TokenizerSource, addedTokens: ReadonlyMap<string,
       );
   }
   return [...listed.keys()];
+}
+
+/** Of a token in "added_tokens_decoder", and of the same one in tokenizer.json where it has it. */
+function expectSameFlags(token: CheckedJson, inFile: AddedToken | undefined, where: string): void {
+  const flags = {
+    single_word: inFile?.isSingleWord,
+    lstrip: inFile?.stripsLeft,
+    rstrip: inFile?.stripsRight,
+    normalized: inFile?.isNormalized,
+  };
+  for (const [flag, other = false] of Object.entries(flags)) {
+    if (!token.has(flag) || token.boolean(flag) === other) continue;
+    throw refusal(
+      token.where,
+      `"${flag}" is ${String(!other)} for ${JSON.stringify(token.string('content'))}, and in ${where} ` +
+        (inFile === undefined ? 'there is no such token' : String(other)),
+    );
+  }
 }
 
 /** Enormous where a tokenizer has none, which Python writes as a number all the same. */
@@ -313,7 +337,7 @@ function limitOf(config: CheckedJson | undefined): number | undefined {
   return config.integer('model_max_length', 1);
 }
 
-function changed(text: string, changes: NormalizerChanges, added: readonly AddedToken[]): string {
+function changed(text: string, changes: NormalizerChanges, added: readonly MissingToken[]): string {
   if (Object.keys(changes).length === 0 && added.length === 0) return text;
   const file = JSON.parse(text) as { normalizer: object; added_tokens?: readonly object[] };
   const tokens = added.map((token) => ({

@@ -3,7 +3,7 @@
 // tokenizer scans raw text by `roles` and comes here only for stretches it has not met before.
 
 import { CLASS_RANGES } from './unicode-classes.ts';
-import type { NormalizerOptions } from './tokenizer-json.ts';
+import type { NormalizerOptions } from './word-piece-facts.ts';
 
 /** What a code point of raw text does to the word being scanned. */
 export const ROLE = {
@@ -59,7 +59,11 @@ export class BertWords {
   /** The words of a stretch of text, normalized. Text must be well-formed. */
   split(text: string): readonly string[] {
     if (/^[0-9A-Za-z]+$/.test(text)) return [this.#options.lowercase ? text.toLowerCase() : text]; // most words
-    const normal = this.#normalize(text);
+    return this.cut(this.#normalize(text));
+  }
+
+  /** The words of normalized text. */
+  cut(normal: string): readonly string[] {
     const words: string[] = [];
     let start = 0; // of the word being read
     for (let at = 0; at < normal.length;) {
@@ -74,6 +78,14 @@ export class BertWords {
     }
     if (start < normal.length) words.push(normal.slice(start));
     return words;
+  }
+
+  /** A whole text as the original normalizes it, blanks included. */
+  normalize(text: string): string {
+    const { cleanText } = this.#options;
+    return cleanText
+      ? replaceRuns(this.#normalize(text), CLASS.SPACE, (run) => ' '.repeat([...run].length))
+      : this.#normalize(text);
   }
 
   #roleOf(is: number): number {

@@ -7,29 +7,28 @@ import { ShoalError, tokenizerHash } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import { readModelFile, type StoredModel } from '../store/stored-model.ts';
+import { endsLength } from './ends.ts';
+import { makeTokenizer } from './make-tokenizer.ts';
 import { parseTokenizerJson } from './tokenizer-json.ts';
-import { WordPieceTokenizer } from './word-piece-tokenizer.ts';
 
 export interface TokenizerOptions {
   /** Longest row in tokens, special tokens included. Default: where the model's authors truncate. */
   readonly maxTokens?: number;
 }
 
-/** Two special tokens and one of the text. */
-const LEAST_TOKENS = 3;
-
 export async function openTokenizer(model: StoredModel, options: TokenizerOptions = {}): Promise<Tokenizer> {
-  const { maxTokens = model.defaultMaxTokens } = options;
-  if (!Number.isInteger(maxTokens) || maxTokens < LEAST_TOKENS || maxTokens > model.positionLimit) {
-    throw new ShoalError(
-      'CONFIG_INVALID',
-      `maxTokens is ${maxTokens}; ${model.name} takes rows of ${LEAST_TOKENS} to ${model.positionLimit} tokens`,
-      { maxTokens, positionLimit: model.positionLimit },
-    );
-  }
   const path = join(model.folder, 'tokenizer.json');
   const bytes = await readModelFile(path);
   const facts = parseTokenizerJson(bytes.toString(), path);
+  const { maxTokens = model.defaultMaxTokens } = options;
+  const least = endsLength(facts.ends) + 1; // the special tokens and one of the text
+  if (!Number.isInteger(maxTokens) || maxTokens < least || maxTokens > model.positionLimit) {
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `maxTokens is ${maxTokens}; ${model.name} takes rows of ${least} to ${model.positionLimit} tokens`,
+      { maxTokens, positionLimit: model.positionLimit },
+    );
+  }
   if (facts.vocabularySize > model.vocabularySize) {
     throw new ShoalError(
       'MODEL_CORRUPT',
@@ -37,8 +36,8 @@ export async function openTokenizer(model: StoredModel, options: TokenizerOption
       { path },
     );
   }
-  if (!facts.normalizer.lowercase) await refuseLowercasing(model, path);
-  return new WordPieceTokenizer(facts, { hash: tokenizerHash(bytes), maxTokens });
+  if (facts.kind === 'WordPiece' && !facts.normalizer.lowercase) await refuseLowercasing(model, path);
+  return makeTokenizer(facts, { hash: tokenizerHash(bytes), maxTokens });
 }
 
 /**

@@ -63,18 +63,39 @@ describe('a tokenizer.json that this tokenizer would read wrongly is refused by 
       /"normalizer" should be an object, found nothing/,
     ],
     [
-      'three special tokens',
+      'a template without the text',
       (root) => {
-        (root['post_processor']!['single'] as unknown[]).push({ SpecialToken: { id: '[SEP]' } });
+        (root['post_processor']!['single'] as unknown[]).splice(1, 1);
       },
-      /"single" should be one special token/,
+      /"single" should have the text once/,
     ],
     [
-      'an added token that strips',
+      'a text of another type',
       (root) => {
-        (root as unknown as Record<string, Record<string, unknown>[]>)['added_tokens']![4]!['lstrip'] = true;
+        (root['post_processor']!['single'] as unknown[]).push({ SpecialToken: { id: '[SEP]', type_id: 1 } });
       },
-      /"lstrip" is not supported for "\[MASK\]"/,
+      /"single" has the type 1; only 0 is supported/,
+    ],
+    [
+      'another post-processor',
+      (root) => {
+        root['post_processor'] = { type: 'Sequence', processors: [{ type: 'ByteLevel' }, { type: 'Fence' }] };
+      },
+      /post_processor: processors\[1\]: type "Fence" is not supported/,
+    ],
+    [
+      'two post-processors that put tokens around',
+      (root) => {
+        root['post_processor'] = { type: 'Sequence', processors: [root['post_processor'], root['post_processor']] };
+      },
+      /post_processor: processors\[1\]: it is the second one/,
+    ],
+    [
+      'an added token with a flag of tomorrow',
+      (root) => {
+        (root as unknown as Record<string, Record<string, unknown>[]>)['added_tokens']![4]!['ignore_case'] = true;
+      },
+      /added_tokens\[4\]: "ignore_case" is not known here/,
     ],
     [
       'an unknown token outside the vocabulary',

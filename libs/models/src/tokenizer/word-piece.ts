@@ -1,7 +1,7 @@
 // WordPiece: a normalized word into the longest pieces of the vocabulary, from the left. A word with no way through, or
 // with more characters than the model takes, is one unknown token. Knows nothing of texts, spaces or caches.
 
-import type { WordPieceOptions } from './tokenizer-json.ts';
+import type { WordPieceOptions } from './word-piece-facts.ts';
 
 export class WordPiece {
   readonly #first: ReadonlyMap<string, number>;
