@@ -7,11 +7,21 @@ import type { CheckedJson } from '../checked-json.ts';
 import { BERT_FAMILY } from './bert-family.ts';
 import { ConfigReader } from './config-reader.ts';
 import type { EncoderDescription } from './encoder-description.ts';
+import { LLAMA_FAMILY } from './llama-family.ts';
+import { ROPE_BERT_FAMILY } from './rope-bert-family.ts';
 
 /** Reads every key that matters. */
 export type DescribeFamily = (config: ConfigReader) => EncoderDescription;
 
-const FAMILIES: ReadonlyMap<string, DescribeFamily> = new Map(Object.entries({ ...BERT_FAMILY }));
+const FAMILIES: ReadonlyMap<string, DescribeFamily> = new Map(
+  Object.entries({ ...BERT_FAMILY, ...ROPE_BERT_FAMILY, ...LLAMA_FAMILY }),
+);
+
+/**
+ * Whatever the model allows, rows end here: attention keeps the square of a row's tokens, 268 MB for each head in fp32
+ * at this length, and so does the table of what a window lets a token see.
+ */
+export const LONGEST_ROW = 8192;
 
 /** What config.json may say in model_type. */
 export const MODEL_TYPES: readonly string[] = [...FAMILIES.keys()];
@@ -29,10 +39,11 @@ export function describeEncoder(json: CheckedJson): EncoderDescription {
       `only ${MODEL_TYPES.map((type) => JSON.stringify(type)).join(', ')} are supported`,
     );
   refuseOtherWeights(config);
+  refuseOtherCode(config, json.string('model_type'));
   const description = describe(config);
   config.expectAllRead();
   expectSizes(description, json);
-  return description;
+  return { ...description, rowLimit: Math.min(description.rowLimit, LONGEST_ROW) };
 }
 
 /** Whatever the family: not an encoder, or weights that are not what their names say. */
@@ -41,6 +52,17 @@ function refuseOtherWeights(config: ConfigReader): void {
     config.expectNothing(flag, 'only encoders give embeddings');
   for (const key of ['quantization_config', 'quantization', 'pruned_heads', 'compression_config'])
     config.expectNothing(key, 'the weights are then not what their names say');
+}
+
+/** Whose authors' own code is what is described here; transformers has it under another name or not at all. */
+const DESCRIBED_CODE = ['nomic_bert', 'new', 'gte', 'eurobert'];
+
+/** Code that comes with a model may compute anything under a name that is known. */
+function refuseOtherCode(config: ConfigReader, modelType: string): void {
+  const isSaid = config.has('is_causal') || config.has('use_bidirectional_attention'); // what such code is for
+  if (DESCRIBED_CODE.includes(modelType) || isSaid) config.ignore('auto_map');
+  else
+    config.expectNothing('auto_map', "code of the model's authors is not run here, and what it computes is not known");
 }
 
 function expectSizes(description: EncoderDescription, json: CheckedJson): void {

@@ -61,6 +61,8 @@ export type AttentionPositions =
       readonly kind: 'rope';
       /** One for each layer. */
       readonly thetas: readonly number[];
+      /** Frequencies are divided by it; 1 without a scaling. */
+      readonly frequencyDivisor: number;
     }
   /** One learned number for each head and bucket of distances, added to scores; the same in all layers. T5's buckets. */
   | { readonly kind: 'buckets'; readonly buckets: number; readonly farthest: number };

@@ -10,11 +10,16 @@ import { BertParts } from './bert-parts.ts';
 import type { Calibration } from './calibration.ts';
 import { addCudaEncoder } from './cuda-encoder.ts';
 import { EncoderTensors } from './encoder-tensors.ts';
+import { addDescribedEncoder } from './described-encoder.ts';
 import { addFusedEncoder } from './fused-encoder.ts';
+import { fusedOperators } from './fused-operators.ts';
+import { GraphParts } from './graph-parts.ts';
+import { plainOperators } from './plain-operators.ts';
+import { kindProblem } from './unavailable-kinds.ts';
 import { FORMS, type BertForm, type GraphKind } from './graph-kind.ts';
 import { addInt8Encoder } from './int8-encoder.ts';
 import type { NamedTensors } from './named-tensors.ts';
-import { OnnxFile, TYPE } from './onnx-file.ts';
+import { OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
 import { addPlainEncoder } from './plain-encoder.ts';
 import { addPooling, type Pooling } from './pooling.ts';
 
@@ -25,27 +30,52 @@ export interface EncoderGraphOptions {
   readonly calibration?: Calibration | undefined;
 }
 
-/** Names and shapes of the weights are checked here; their values are read by `write` of the result. */
+/**
+ * Names and shapes of the weights are checked here; their values are read by `write` of the result. MODEL_UNAVAILABLE
+ * for a kind that this encoder has not; MODEL_CORRUPT for weights that do not add up to it.
+ */
 export function encoderGraph(
   encoder: EncoderDescription,
   file: NamedTensors,
-  { pooling, kind, calibration }: EncoderGraphOptions,
+  { pooling, ...options }: EncoderGraphOptions,
 ): OnnxFile {
+  const { graph, hidden, type, batch } = statesGraph(encoder, file, options);
+  addPooling(graph, hidden, type, pooling);
+  graph.output('embeddings', TYPE.FLOAT, [batch, encoder.hidden]);
+  return graph;
+}
+
+export interface StatesGraph {
+  readonly graph: OnnxFile;
+  /** Name of the last hidden states [batch, seq, hidden]. */
+  readonly hidden: string;
+  /** What they are in. */
+  readonly type: ElementType;
+  /** The size of the first dimension, as outputs name it. */
+  readonly batch: string | undefined;
+}
+
+/** The encoder alone, up to its last hidden states, without an output. Refuses as `encoderGraph`. */
+export function statesGraph(
+  encoder: EncoderDescription,
+  file: NamedTensors,
+  { kind, calibration }: Omit<EncoderGraphOptions, 'pooling'>,
+): StatesGraph {
+  const problem = kindProblem(encoder, kind);
+  if (problem !== undefined)
+    throw new ShoalError('MODEL_UNAVAILABLE', `no graph of the kind ${kind} for ${encoder.modelType}: ${problem}`, {
+      kind,
+      modelType: encoder.modelType,
+    });
   const form = FORMS[kind];
   const graph = new OnnxFile('bert', form.encoder === 'plain' ? { '': 17 } : { '': 17, 'com.microsoft': 1 });
   const tensors = new EncoderTensors(file, encoder.names);
   const [batch, seq] = namesSizes(kind) ? ['batch', 'seq'] : [];
   graph.input('input_ids', TYPE.INT32, [batch, seq]);
   graph.input('lengths', TYPE.INT32, [batch]);
-  const config = bertConfigOf(encoder);
-  if (config === undefined)
-    throw new ShoalError('MODEL_UNAVAILABLE', `no graph is built for encoders of the kind ${encoder.modelType} yet`);
-  const parts = new BertParts(graph, config, tensors, form.floats);
-  const hidden = addBert(form, parts, calibration);
+  const [hidden, type] = addEncoder(encoder, form, new GraphParts(graph, tensors, form.floats), calibration);
   tensors.expectAllTaken();
-  addPooling(graph, hidden, parts.type, pooling);
-  graph.output('embeddings', TYPE.FLOAT, [batch, encoder.hidden]);
-  return graph;
+  return { graph, hidden, type, batch };
 }
 
 /**
@@ -57,6 +87,20 @@ export function encoderGraph(
  */
 function namesSizes(kind: GraphKind): boolean {
   return kind !== 'fused-fp16';
+}
+
+/** BERT has graphs of its own; every other encoder is built from its description. */
+function addEncoder(
+  encoder: EncoderDescription,
+  form: BertForm,
+  parts: GraphParts,
+  calibration: Calibration | undefined,
+): readonly [hidden: string, type: ElementType] {
+  const config = bertConfigOf(encoder);
+  if (config !== undefined)
+    return [addBert(form, new BertParts(parts.graph, config, parts.weights, parts.form), calibration), parts.type];
+  const operators = form.encoder === 'plain' ? plainOperators(encoder, parts) : fusedOperators(encoder, parts);
+  return [addDescribedEncoder(encoder, parts, operators), parts.type];
 }
 
 function addBert({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {

@@ -117,7 +117,7 @@ const BLOCK = 32;
 /**
  * Writes the transpose of `source` [rows, columns] into `target`, rows of `width` values, beginning at column `offset`.
  */
-function transposeInto(
+export function transposeInto(
   target: Float32Array,
   width: number,
   offset: number,

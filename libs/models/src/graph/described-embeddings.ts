@@ -1,0 +1,92 @@
+// From token ids to the states that the first layer takes: words, places, type, norm, projection. What is the same for
+// every token is added to a table while the graph is written: the scale of the words, the row of token type 0.
+
+import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import type { Operators } from './described-encoder.ts';
+import type { GraphParts } from './graph-parts.ts';
+import { LayerTensors } from './layer-tensors.ts';
+import { TYPE, type MakeFloats } from './onnx-file.ts';
+import { addIsToken } from './pooling.ts';
+
+/** Micro-batches are padded to a multiple of this, which may be more than a table has rows. */
+const WIDTH_STEP = 8;
+
+/** Returns [batch, seq, hidden]. */
+export function addDescribedEmbeddings(encoder: EncoderDescription, parts: GraphParts, operators: Operators): string {
+  const { embeddings, positions, names, hidden } = encoder;
+  const { graph } = parts;
+  const whole = new LayerTensors(encoder, parts, 0);
+  const words = graph.node('Gather', [addWords(encoder, parts), 'input_ids'], 'word_rows');
+  const sum = positions.kind === 'none' ? words : operators.add(words, addPlaces(encoder, parts), 'embedding_sum');
+  const normed =
+    names.embeddingNorm === undefined || !embeddings.hasNorm
+      ? sum
+      : operators.norm(sum, whole.normOf(names.embeddingNorm, embeddings.size), 'embedding_norm');
+  if (!embeddings.hasProjection || names.projection === undefined) return normed;
+  return whole.fullLinear(names.projection, normed, hidden, embeddings.size, true, 'embedded');
+}
+
+function addWords(encoder: EncoderDescription, parts: GraphParts): string {
+  const {
+    vocabularySize,
+    embeddings: { size, scale, tokenTypes },
+    positions,
+    names,
+  } = encoder;
+  const table = parts.weights.tensor(names.words, [vocabularySize, size]);
+  const scaled: MakeFloats =
+    scale === 1 ? table : async () => (await table()).map((value) => value * Math.fround(scale));
+  const make = tokenTypes > 0 && positions.kind === 'none' ? withFirstRow(encoder, parts, scaled) : scaled;
+  return parts.floats('words', [vocabularySize, size], make);
+}
+
+/** The rows of a table of this width, each with the row of token type 0 added. */
+function withFirstRow(encoder: EncoderDescription, parts: GraphParts, table: MakeFloats): MakeFloats {
+  const {
+    embeddings: { size, tokenTypes },
+    names,
+  } = encoder;
+  const types = parts.weights.tensor(names.types!, [tokenTypes, size]);
+  return async () => {
+    const [values, row] = [await table(), await types()];
+    for (let at = 0; at < values.length; at++) values[at]! += row[at % size]!;
+    return values;
+  };
+}
+
+/** Rows of the table of positions: [1 or batch, seq, size]. */
+function addPlaces(encoder: EncoderDescription, parts: GraphParts): string {
+  const { positions, embeddings, names } = encoder;
+  if (positions.kind === 'none') throw new TypeError('there are learned positions');
+  const { graph } = parts;
+  const stored = parts.weights.tensor(names.positions!, [positions.rows, embeddings.size]);
+  const typed = embeddings.tokenTypes > 0 ? withFirstRow(encoder, parts, stored) : stored;
+  const rows = Math.ceil(positions.rows / WIDTH_STEP) * WIDTH_STEP;
+  const table = parts.floats('positions', [rows, embeddings.size], async () => {
+    const values = new Float32Array(rows * embeddings.size);
+    values.set(await typed());
+    return values;
+  });
+  if (positions.padId !== undefined)
+    return graph.node('Gather', [table, addCountedPlaces(parts, positions.padId, positions.first)], 'place_rows');
+  const width = graph.node('Shape', ['input_ids'], 'row_width', { integers: { start: 1 } });
+  const end = graph.node('Add', [width, graph.integers(positions.first)], 'place_end');
+  return graph.node('Slice', [table, graph.integers(positions.first), end, graph.integers(0)], 'place_rows');
+}
+
+/**
+ * How many tokens other than padding stand up to each place, behind the row of the padding: [batch, seq]. As
+ * transformers' create_position_ids_from_input_ids has it, for which "<pad>" spelled out in a text is padding too.
+ */
+function addCountedPlaces(parts: GraphParts, padId: number, first: number): string {
+  const { graph } = parts;
+  const pad = graph.once(`token_${padId}`, (name) =>
+    graph.initializer(name, TYPE.INT32, [], async () => Int32Array.of(padId)),
+  );
+  const isOther = graph.node('Not', [graph.node('Equal', ['input_ids', pad], 'is_padding')], 'is_other');
+  const counts = graph.node('And', [isOther, addIsToken(graph)], 'is_counted');
+  const ones = graph.node('Cast', [counts], 'counted', { integers: { to: TYPE.INT64 } });
+  const sums = graph.node('CumSum', [ones, graph.integer(1)], 'counted_before');
+  const places = graph.node('Mul', [sums, ones], 'counted_places');
+  return graph.node('Add', [places, graph.integer(first - 1)], 'places_of_tokens');
+}

@@ -1,0 +1,17 @@
+// Which kinds of graph an encoder cannot be had in, and why: what would be computed wrongly, or not at all, is refused
+// before anything is built. Who may choose takes the next kind.
+
+import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import { bertConfigOf } from './bert-config.ts';
+import { FORMS, type GraphKind } from './graph-kind.ts';
+
+/** Why this encoder has no graph of this kind; undefined where it has one. */
+export function kindProblem(encoder: EncoderDescription, kind: GraphKind): string | undefined {
+  if (bertConfigOf(encoder) !== undefined) return undefined;
+  const form = FORMS[kind];
+  if (form.encoder === 'int8') return 'whole numbers are for encoders that are BERT in every switch';
+  if (form.floats === 'bf16') return "ONNX Runtime's attention with places has no form in bf16";
+  if (form.floats === 'fp16' && encoder.norm.placement === 'around')
+    return 'what its layers add up leaves the range of fp16';
+  return undefined;
+}
