@@ -52,6 +52,7 @@ type Reading = 'rebuilt' | 'as it is' | 'either';
 export function effectiveTokenizer(source: TokenizerSource): EffectiveTokenizer {
   const { text, where, config } = source;
   const facts = parseTokenizerJson(text, where);
+  if (facts.kind !== 'WordPiece') throw refusal(where, `a ${facts.kind} tokenizer is not imported yet`);
   const reading = readingOf(source);
   refuseOtherSides(source);
   if (config !== undefined) refuseOtherWays(config);

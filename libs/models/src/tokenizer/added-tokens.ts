@@ -157,12 +157,14 @@ function codePointBefore(text: string, at: number): number {
   return text.codePointAt(isPair ? at - 2 : at - 1)!;
 }
 
-function blanksBefore(text: string, at: number): number {
+/** Where the blanks begin that end at `at`. */
+export function blanksBefore(text: string, at: number): number {
   while (at > 0 && isSpace(text.charCodeAt(at - 1))) at--;
   return at;
 }
 
-function blanksBehind(text: string, at: number): number {
+/** Where the blanks end that begin at `at`. */
+export function blanksBehind(text: string, at: number): number {
   while (at < text.length && isSpace(text.charCodeAt(at))) at++;
   return at;
 }

@@ -1,18 +1,15 @@
 // The tokenizer that some facts describe. One class a kind of model.
 
 import type { Tokenizer } from '@shoal/core';
+import type { RowOptions } from './row-options.ts';
 import type { TokenizerFacts } from './tokenizer-json.ts';
+import { UnigramTokenizer } from './unigram-tokenizer.ts';
 import { WordPieceTokenizer } from './word-piece-tokenizer.ts';
-
-export interface RowOptions {
-  /** Of tokenizer.json. */
-  readonly hash: string;
-  /** Longest row in tokens, special tokens included. */
-  readonly maxTokens: number;
-}
 
 export function makeTokenizer(facts: TokenizerFacts, options: RowOptions): Tokenizer {
   switch (facts.kind) {
+    case 'Unigram':
+      return new UnigramTokenizer(facts, options);
     case 'WordPiece':
       return new WordPieceTokenizer(facts, options);
   }

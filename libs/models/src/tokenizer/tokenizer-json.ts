@@ -5,10 +5,11 @@
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
+import { readUnigram, type UnigramFacts } from './unigram-facts.ts';
 import { readWordPiece, type WordPieceFacts } from './word-piece-facts.ts';
 
 /** One kind of model each. */
-export type TokenizerFacts = WordPieceFacts;
+export type TokenizerFacts = WordPieceFacts | UnigramFacts;
 
 const KNOWN_KEYS = [
   'version',
@@ -34,10 +35,12 @@ export function parseTokenizerJson(text: string, where: string): TokenizerFacts 
   switch (kind) {
     case 'WordPiece':
       return readWordPiece(root);
+    case 'Unigram':
+      return readUnigram(root);
     default:
       throw new ShoalError(
         'MODEL_CORRUPT',
-        `${model.where}: type ${JSON.stringify(kind)} is not supported, only WordPiece`,
+        `${model.where}: type ${JSON.stringify(kind)} is not supported, only WordPiece and Unigram`,
         {
           where: model.where,
         },

@@ -1,0 +1,113 @@
+// "pre_tokenizer" of a SentencePiece-like tokenizer.json: WhitespaceSplit and Metaspace, alone or one after the other.
+// Refuses others by name.
+
+import { ShoalError } from '@shoal/contract';
+import { CheckedJson } from '../checked-json.ts';
+import { isSpace } from './unicode-sets.ts';
+
+export type PreTokenizerStep = { readonly type: 'WhitespaceSplit' } | MetaspaceStep;
+
+export interface MetaspaceStep {
+  readonly type: 'Metaspace';
+  /** Stands for a blank, and is put before words: usually U+2581. One character. */
+  readonly mark: string;
+  readonly prepends: 'always' | 'first' | 'never';
+  /** Whether every mark begins a word. */
+  readonly splits: boolean;
+}
+
+/** MODEL_CORRUPT, by name, for what is not known here. No pre-tokenizer at all is no step: a text is one word. */
+export function readPreTokenizerSteps(root: CheckedJson): readonly PreTokenizerStep[] {
+  return root.has('pre_tokenizer') ? stepsOf(root.object('pre_tokenizer'), 0) : [];
+}
+
+function stepsOf(json: CheckedJson, depth: number): readonly PreTokenizerStep[] {
+  const type = json.string('type');
+  switch (type) {
+    case 'WhitespaceSplit':
+      json.expectKeys(['type'], 'what it does to words neither');
+      return [{ type }];
+    case 'Metaspace':
+      return [readMetaspace(json)];
+    case 'Sequence': {
+      json.expectKeys(['type', 'pretokenizers'], 'what it does to words neither');
+      if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
+      const where = `${json.where}: pretokenizers`;
+      return json
+        .list('pretokenizers')
+        .flatMap((value, index) => stepsOf(CheckedJson.of(value, `${where}[${index}]`), depth + 1));
+    }
+    default:
+      return refuse(
+        json,
+        `type ${JSON.stringify(type)} is not supported, only WhitespaceSplit, Metaspace and Sequence of them`,
+      );
+  }
+}
+
+const KEYS = ['type', 'replacement', 'add_prefix_space', 'prepend_scheme', 'split', 'str_rep'];
+
+/** Files older than tokenizers 0.15 have "add_prefix_space" for "prepend_scheme"; later ones have both, or the latter. */
+export function readMetaspace(json: CheckedJson): MetaspaceStep {
+  json.expectKeys(KEYS, 'what it does to words neither');
+  const mark = json.string('replacement');
+  if ([...mark].length !== 1 || !mark.isWellFormed()) refuse(json, '"replacement" should be one character');
+  const scheme = json.has('prepend_scheme') ? json.string('prepend_scheme') : 'always';
+  if (scheme !== 'always' && scheme !== 'first' && scheme !== 'never')
+    return refuse(json, `"prepend_scheme" is ${JSON.stringify(scheme)}, which is not known here`);
+  const prefixes = !json.has('add_prefix_space') || json.boolean('add_prefix_space');
+  if (!prefixes && json.has('prepend_scheme') && scheme !== 'never')
+    return refuse(json, '"add_prefix_space" is false beside another "prepend_scheme" than never');
+  return {
+    type: 'Metaspace',
+    mark,
+    prepends: prefixes ? scheme : 'never',
+    splits: !json.has('split') || json.boolean('split'),
+  };
+}
+
+/**
+ * The words of a normalized text. `isFirst`: the text begins where the whole row begins, which only the scheme "first"
+ * asks.
+ */
+export function wordsOf(steps: readonly PreTokenizerStep[], text: string, isFirst: boolean): readonly string[] {
+  let words: readonly string[] = text === '' ? [] : [text];
+  let first = isFirst ? text : undefined; // the word that begins at the beginning
+  for (const step of steps) {
+    if (step.type === 'WhitespaceSplit') {
+      if (first !== undefined && (first === '' || isSpace(first.charCodeAt(0)))) first = undefined;
+      words = words.flatMap(splitAtSpaces);
+    } else words = words.flatMap((word, at) => marked(step, word, at === 0 && first !== undefined));
+  }
+  return words;
+}
+
+function splitAtSpaces(text: string): readonly string[] {
+  const words: string[] = [];
+  let start = 0;
+  for (let at = 0; at < text.length; at++) {
+    if (!isSpace(text.charCodeAt(at))) continue;
+    if (start < at) words.push(text.slice(start, at));
+    start = at + 1;
+  }
+  if (start < text.length) words.push(text.slice(start));
+  return words;
+}
+
+function marked({ mark, prepends, splits }: MetaspaceStep, word: string, isFirst: boolean): readonly string[] {
+  let text = word.includes(' ') ? word.replaceAll(' ', mark) : word;
+  if (!text.startsWith(mark) && (prepends === 'always' || (prepends === 'first' && isFirst))) text = mark + text;
+  if (!splits) return [text];
+  const words: string[] = [];
+  let start = 0;
+  for (let at = text.indexOf(mark, 1); at >= 0; at = text.indexOf(mark, at + 1)) {
+    words.push(text.slice(start, at));
+    start = at;
+  }
+  words.push(text.slice(start));
+  return words;
+}
+
+function refuse(json: CheckedJson, problem: string): never {
+  throw new ShoalError('MODEL_CORRUPT', `${json.where}: ${problem}`, { where: json.where });
+}

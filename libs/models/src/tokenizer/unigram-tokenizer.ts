@@ -1,0 +1,210 @@
+// Texts into token ids by a Unigram model: exactly those of the official `tokenizers` package. One pass over the raw text
+// cuts it into stretches (the blanks before a word, and the word) where neither the normalizer nor the pre-tokenizer can
+// tell; a cache knows the ids of most, and only new ones are normalized, cut into words and looked up. Stops when a row
+// is full. Where a file's steps look over blanks, a stretch is all that lies between two added tokens.
+
+import type { Encoded, Tokenizer } from '@shoal/core';
+import { AddedTokens, blanksBefore, blanksBehind, standsAlone, type AddedToken } from './added-tokens.ts';
+import type { Ends } from './ends.ts';
+import { standsAlways } from './grapheme-clusters.ts';
+import type { RowOptions } from './row-options.ts';
+import { wordsOf, type PreTokenizerStep } from './metaspace.ts';
+import { normalized, replacesBlanksOnly, type NormalizerStep } from './normalizer-steps.ts';
+import { isSpace } from './unicode-sets.ts';
+import type { UnigramFacts } from './unigram-facts.ts';
+import { Unigram } from './unigram.ts';
+import { WordCache } from './word-cache.ts';
+
+/** What a code unit of raw text does to the stretch being scanned. */
+const ROLE = {
+  NEW: 0,
+  /** Part of a word, beside which blanks may be cut. */
+  SOLID: 1,
+  /** Part of a stretch that is not cut beside it: a mark, what may become a blank, half of a pair. */
+  ODD: 2,
+  /** A blank before which a stretch may end. */
+  BLANK: 3,
+} as const;
+
+/** Blanks that may end a stretch, if the steps make of each what begins a word. */
+const BLANKS = [' ', '\t', '\n', '\r'];
+
+export class UnigramTokenizer implements Tokenizer {
+  readonly hash: string;
+  readonly maxTokens: number;
+  readonly vocabularySize: number;
+  readonly #ends: Ends;
+  readonly #normalizer: readonly NormalizerStep[];
+  readonly #preTokenizer: readonly PreTokenizerStep[];
+  readonly #unigram: Unigram;
+  readonly #added: AddedTokens;
+  /** Looked for in normalized text. */
+  readonly #normalizedAdded: AddedTokens;
+  /** By UTF-16 code unit, as far as met. */
+  readonly #roles = new Uint8Array(0x10000);
+  readonly #cuts: boolean;
+  /** Ids by stretch: at the beginning of a row, behind an added token, and elsewhere. */
+  readonly #caches = [new WordCache(), new WordCache(), new WordCache()] as const;
+
+  constructor(facts: UnigramFacts, options: RowOptions) {
+    this.hash = options.hash;
+    this.maxTokens = options.maxTokens;
+    this.vocabularySize = facts.vocabularySize;
+    this.#ends = facts.ends;
+    this.#normalizer = facts.normalizer;
+    this.#preTokenizer = facts.preTokenizer;
+    this.#unigram = new Unigram(facts.model);
+    this.#added = new AddedTokens(
+      facts.addedTokens.filter((token) => !token.isNormalized).map((token) => [token.content, token]),
+    );
+    const patterns = facts.addedTokens
+      .filter((token) => token.isNormalized)
+      .map((token) => [normalized(facts.normalizer, token.content), token] as const);
+    this.#normalizedAdded = new AddedTokens(patterns);
+    this.#cuts = mayCut(facts, patterns);
+    // a lone surrogate is not met: texts are well-formed
+    this.#roles.fill(ROLE.ODD, 0xd800, 0xe000);
+    for (const blank of BLANKS) {
+      const isCut = this.#cuts && beginsWords(facts, normalized(facts.normalizer, blank, INSIDE));
+      this.#roles[blank.charCodeAt(0)] = isCut ? ROLE.BLANK : ROLE.ODD;
+    }
+  }
+
+  encode(text: string): Encoded {
+    const ids = [...this.#ends.before];
+    const most = this.maxTokens - this.#ends.behind.length; // the last places belong to the tokens behind the text
+    this.#scan(text.toWellFormed(), ids, most);
+    const isTruncated = ids.length > most;
+    if (isTruncated) ids.length = most;
+    for (const id of this.#ends.behind) ids.push(id);
+    return { ids, isTruncated };
+  }
+
+  /** Appends the ids of `text` until there are more than `most`. */
+  #scan(text: string, ids: number[], most: number): void {
+    const roles = this.#roles;
+    const added = this.#added;
+    let covered = 0; // by added tokens and what lies before them
+    let start = 0; // of the stretch being scanned
+    let passed = 0; // no added token begins before this: one was found that does not stand alone
+    for (let at = 0; at < text.length;) {
+      const unit = text.charCodeAt(at);
+      if (added.mayBegin(unit) && at >= passed) {
+        const found = added.longestAt(text, at);
+        if (found !== undefined) {
+          const { token, end } = found;
+          if (token.isSingleWord && !standsAlone(text, at, end)) passed = end;
+          else {
+            const from = token.stripsLeft ? Math.max(covered, blanksBefore(text, at)) : at;
+            this.#append(text, start, from, covered, true, ids);
+            ids.push(token.id);
+            if (ids.length > most) return;
+            covered = token.stripsRight ? blanksBehind(text, end) : end;
+            start = covered;
+            at = end;
+            continue;
+          }
+        }
+      }
+      const role = roles[unit]! || this.#learnRole(unit);
+      if (role !== ROLE.BLANK) {
+        at += 1;
+        continue;
+      }
+      let end = at + 1;
+      while (end < text.length && roles[text.charCodeAt(end)] === ROLE.BLANK && !added.mayBegin(text.charCodeAt(end)))
+        end += 1;
+      if (at > start && end < text.length && this.#isSolid(text, at - 1) && this.#isSolid(text, end)) {
+        if (!(added.mayBegin(text.charCodeAt(end)) && added.longestAt(text, end) !== undefined)) {
+          this.#append(text, start, at, covered, false, ids);
+          if (ids.length > most) return;
+          start = at;
+        }
+      }
+      at = end;
+    }
+    this.#append(text, start, text.length, covered, true, ids);
+  }
+
+  #isSolid(text: string, at: number): boolean {
+    const unit = text.charCodeAt(at);
+    return (this.#roles[unit]! || this.#learnRole(unit)) === ROLE.SOLID;
+  }
+
+  /** Solid is what stays a word of its own whatever stands around it: it begins and ends with no blank. */
+  #learnRole(unit: number): number {
+    const isSolid =
+      this.#cuts &&
+      standsAlways(unit) &&
+      holdsNoBlanks(this.#preTokenizer, normalized(this.#normalizer, String.fromCharCode(unit), INSIDE));
+    return (this.#roles[unit] = isSolid ? ROLE.SOLID : ROLE.ODD);
+  }
+
+  /** The ids of text[start, end), which lies in a stretch between added tokens that begins at `covered`. */
+  #append(text: string, start: number, end: number, covered: number, isEnd: boolean, ids: number[]): void {
+    if (start >= end) return;
+    const stretch = text.slice(start, end);
+    // blanks at an end may be stripped there
+    const isPlain = !isEnd || !isSpace(stretch.charCodeAt(stretch.length - 1));
+    const cache = this.#caches[start === 0 ? 0 : start === covered ? 1 : 2];
+    const known = isPlain ? cache.get(stretch) : undefined;
+    if (typeof known === 'number') ids.push(known);
+    else if (known !== undefined) for (const id of known) ids.push(id);
+    else {
+      const learnt = this.#learn(stretch, start === 0, start === covered, isEnd);
+      if (isPlain) cache.add(stretch, learnt.length === 1 ? learnt[0]! : learnt);
+      for (const id of learnt) ids.push(id);
+    }
+  }
+
+  #learn(stretch: string, isFirst: boolean, isStart: boolean, isEnd: boolean): readonly number[] {
+    const ids: number[] = [];
+    const normal = normalized(this.#normalizer, stretch, { isStart, isEnd });
+    if (this.#normalizedAdded.isEmpty) this.#appendWords(normal, isFirst, ids);
+    else
+      this.#normalizedAdded.split(normal, (start, end, id) => {
+        if (id !== undefined) ids.push(id);
+        else this.#appendWords(normal.slice(start, end), isFirst && start === 0, ids);
+        return true;
+      });
+    return ids;
+  }
+
+  #appendWords(normal: string, isFirst: boolean, ids: number[]): void {
+    for (const word of wordsOf(this.#preTokenizer, normal, isFirst)) this.#unigram.append(word, ids);
+  }
+}
+
+const INSIDE = { isStart: false, isEnd: false };
+
+/** Whether the steps let blanks be cut: words are apart, and nothing looks at a blank and at what stands before it. */
+function mayCut(
+  { normalizer, preTokenizer }: UnigramFacts,
+  patterns: readonly (readonly [pattern: string, token: AddedToken])[],
+): boolean {
+  const splitsAtSpaces = preTokenizer[0]?.type === 'WhitespaceSplit';
+  const last = preTokenizer.at(-1);
+  const isKnown =
+    preTokenizer.length === 1 || (preTokenizer.length === 2 && splitsAtSpaces && preTokenizer[1]!.type === 'Metaspace');
+  if (!isKnown || (!splitsAtSpaces && !(last?.type === 'Metaspace' && last.splits))) return false;
+  for (const step of normalizer)
+    if (step.type === 'Replace' && !replacesBlanksOnly(step) && /[\s\x85]/.test(String(step.pattern))) return false;
+  return patterns.every(
+    ([pattern, token]) => holdsNoBlanks(preTokenizer, pattern) && (!token.stripsRight || splitsAtSpaces),
+  );
+}
+
+/** Whether words begin at what the steps make of a blank. */
+function beginsWords({ preTokenizer }: UnigramFacts, blank: string): boolean {
+  if (blank === '') return false;
+  if (preTokenizer[0]?.type === 'WhitespaceSplit') return [...blank].every((char) => isSpace(char.codePointAt(0)!));
+  const marks = preTokenizer.flatMap((step) => (step.type === 'Metaspace' ? [step.mark] : []));
+  return [...blank].every((char) => char === ' ' || marks.includes(char));
+}
+
+/** Whether it is something, and no word begins or ends in it. */
+function holdsNoBlanks(preTokenizer: readonly PreTokenizerStep[], normal: string): boolean {
+  const isCut = (char: string): boolean =>
+    isSpace(char.codePointAt(0)!) || preTokenizer.some((step) => step.type === 'Metaspace' && step.mark === char);
+  return normal !== '' && ![...normal].some(isCut);
+}
