@@ -107,3 +107,54 @@ export function randomStrings(count: number, seed: number): readonly string[] {
     return text;
   });
 }
+
+/** What tokenizers stumble over: blanks of every kind, marks and joiners, tokens spelled out, forms of one letter. */
+const HOSTILE = [
+  ['a', 'b ', 'x', 'the', 'ing', '123', ' ', '  ', '\t', '\n', '\r\n', '\r', '\u00a0', '\u3000', '\u2003', '\u0085'],
+  ['\u2028', '▁', '▁▁', '\u0301', '\u0308', '\u0323', '\u0344', '\u0345', '\u200d', '\u200b', '\ufeff', '\u00ad'],
+  ['\u0600', '\u06dd', '\u070f', '\u0915', '\u094d', '\u0958', '\u093f', '\u1112', '\u1161', '\u11ab', '가', '각'],
+  ['\u{1f469}', '\u2122', '\u00a9', '\ufe0f', '\u{1f1e6}', '\u{1f1e7}', 'ﬁ', '½', 'ｱ', 'ﾞ', '①', '㍿', 'é', 'e\u0301'],
+  ['Å', '\u212b', 'ſ', 'İ', 'ß', 'Ω', '\u2126', '\u1e9b\u0323', 'ا', 'ﷺ', '中', '文', '。', '\u{20000}', '\u{e0020}'],
+  [
+    '<s>',
+    '</s>',
+    '<mask>',
+    ' <mask> ',
+    '<pad>',
+    '<unk>',
+    '<',
+    '>',
+    '<mask',
+    '`',
+    '``',
+    "''",
+    "'s",
+    "'LL",
+    '[CLS]',
+    '[MASK]',
+  ],
+  ['<|endoftext|>', '<bos>', '\0', '\u0001', '\u001f', '\u007f', '\ufffd', '\ud800', '\udc00'],
+].flat();
+
+/** Strings of 1 to 14 of these. */
+export function hostileStrings(count: number, seed: number): readonly string[] {
+  let state = seed;
+  const below = (limit: number): number => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return (state >>> 8) % limit;
+  };
+  return Array.from({ length: count }, () =>
+    Array.from({ length: 1 + below(14) }, () => HOSTILE[below(HOSTILE.length)]!).join(''),
+  );
+}
+
+/** Each code point beside letters, blanks, a mark and itself; `step` leaves out all but every so many. */
+export function everyCodePoint(step = 1): readonly string[] {
+  const texts: string[] = [];
+  for (let point = 0; point < 0x110000; point += step) {
+    if (point >= 0xd800 && point < 0xe000) continue;
+    const char = String.fromCodePoint(point);
+    texts.push(`${char}a b${char} ${char} x${char}y é${char}\u0301 ${char}${char}`);
+  }
+  return texts;
+}

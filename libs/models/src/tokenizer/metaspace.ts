@@ -18,7 +18,11 @@ export interface MetaspaceStep {
 
 /** MODEL_CORRUPT, by name, for what is not known here. No pre-tokenizer at all is no step: a text is one word. */
 export function readPreTokenizerSteps(root: CheckedJson): readonly PreTokenizerStep[] {
-  return root.has('pre_tokenizer') ? stepsOf(root.object('pre_tokenizer'), 0) : [];
+  const steps = root.has('pre_tokenizer') ? stepsOf(root.object('pre_tokenizer'), 0) : [];
+  // of several words that came of one character, as of U+FDFA, each is the first one there
+  if (steps.slice(1).some((step) => step.type === 'Metaspace' && step.prepends === 'first'))
+    refuse(root.object('pre_tokenizer'), '"prepend_scheme" is "first" behind another step');
+  return steps;
 }
 
 function stepsOf(json: CheckedJson, depth: number): readonly PreTokenizerStep[] {
@@ -66,19 +70,13 @@ export function readMetaspace(json: CheckedJson): MetaspaceStep {
   };
 }
 
-/**
- * The words of a normalized text. `isFirst`: the text begins where the whole row begins, which only the scheme "first"
- * asks.
- */
+/** The words of a normalized text. `isFirst`: it begins where the whole row begins, which only the scheme "first" asks. */
 export function wordsOf(steps: readonly PreTokenizerStep[], text: string, isFirst: boolean): readonly string[] {
   let words: readonly string[] = text === '' ? [] : [text];
-  let first = isFirst ? text : undefined; // the word that begins at the beginning
-  for (const step of steps) {
-    if (step.type === 'WhitespaceSplit') {
-      if (first !== undefined && (first === '' || isSpace(first.charCodeAt(0)))) first = undefined;
-      words = words.flatMap(splitAtSpaces);
-    } else words = words.flatMap((word, at) => marked(step, word, at === 0 && first !== undefined));
-  }
+  for (const step of steps)
+    words = words.flatMap(
+      step.type === 'WhitespaceSplit' ? splitAtSpaces : (word, at) => marked(step, word, isFirst && at === 0),
+    );
   return words;
 }
 

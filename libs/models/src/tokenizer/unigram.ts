@@ -95,7 +95,7 @@ export class Unigram {
     if (this.#byteIds !== undefined) {
       const bytes = [...Buffer.from(text)].map((byte) => this.#byteIds![byte]!);
       if (!bytes.includes(-1)) {
-        for (const id of bytes.reverse()) ids.push(id);
+        for (const id of bytes.toReversed()) ids.push(id);
         return;
       }
     }
@@ -103,8 +103,7 @@ export class Unigram {
   }
 
   #allBytes(): readonly number[] {
-    const name = (byte: number): string => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
-    return Array.from({ length: 256 }, (_, byte) => this.#trie.idOf(name(byte)) ?? -1);
+    return Array.from({ length: 256 }, (_, byte) => this.#trie.idOf(bytePiece(byte)) ?? -1);
   }
 
   #makeRoom(length: number): void {
@@ -113,6 +112,10 @@ export class Unigram {
     this.#begins = new Int32Array(room);
     this.#ids = new Int32Array(room);
   }
+}
+
+function bytePiece(byte: number): string {
+  return `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
 }
 
 function reverseFrom(ids: number[], from: number): void {
