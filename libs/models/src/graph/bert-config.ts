@@ -21,7 +21,7 @@ export interface BertConfig {
 /** Undefined where a switch is not BERT's. */
 export function bertConfigOf(encoder: EncoderDescription): BertConfig | undefined {
   const { layers, heads, hidden, intermediate, vocabularySize, embeddings, positions, norm } = encoder;
-  if (positions.kind !== 'learned') return undefined;
+  if (positions.kind !== 'learned' || embeddings.tokenTypes === 0) return undefined;
   const config = {
     layers,
     heads,

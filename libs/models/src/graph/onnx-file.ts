@@ -2,7 +2,7 @@
 // asked for when it is their turn and dropped once they are in the file, so building a graph needs the memory of its
 // largest tensor and not of the model. Knows nothing of BERT. Field numbers are those of onnx.proto (IR version 8).
 
-import { open, type FileHandle } from 'node:fs/promises';
+import { open } from 'node:fs/promises';
 import { ShoalError, invariant } from '@shoal/contract';
 import { Message } from './protobuf.ts';
 
@@ -35,9 +35,27 @@ export type MakeFloats = () => Promise<Float32Array>;
 
 interface Initializer {
   readonly name: string;
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+  /** Of the tensor with its values in the graph's own file. */
   readonly head: Uint8Array;
   readonly valueBytes: number;
   readonly make: MakeValues;
+}
+
+/** Where the values of a graph go that is too large for one file. */
+export interface DataFile {
+  /** Must not exist. */
+  readonly path: string;
+  /** By which the graph, in the same folder, finds it. */
+  readonly name: string;
+}
+
+interface WriteOptions {
+  /** Most bytes of the graph's own file; default all that the format allows. */
+  readonly maxBytes?: number | undefined;
+  /** Takes the values where they are too many; without it, such a graph is refused. */
+  readonly data?: DataFile | undefined;
 }
 
 const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = {
@@ -49,8 +67,12 @@ const ELEMENT_BYTES: Readonly<Record<ElementType, number>> = {
   [TYPE.FLOAT16]: 2,
   [TYPE.BFLOAT16]: 2,
 };
-/** protobuf refuses messages of 2 GiB; larger models would need their weights in a file beside the graph. */
+/** protobuf refuses messages of 2 GiB; larger graphs have their values in a file beside them. */
 const MAX_FILE_BYTES = 2 ** 31 - 1;
+/** Where values of a data file begin: a multiple of a page, so that the runtime can map them. */
+const DATA_ALIGNMENT = 4096;
+/** Smaller values stay in the graph: shapes have to be there for the runtime to see. */
+const LEAST_DATA_BYTES = 1024;
 /** Field numbers of messages that are also read. */
 export const MODEL = { GRAPH: 7, OPSET: 8 } as const;
 export const GRAPH = { NODE: 1, NAME: 2, INITIALIZER: 5, INPUT: 11, OUTPUT: 12 } as const;
@@ -90,7 +112,7 @@ export class OnnxFile {
     const tensor = new Message();
     for (const size of shape) tensor.integer(1, size);
     tensor.integer(2, type).text(8, name).head(9, valueBytes);
-    this.#initializers.push({ name, head: tensor.finish(), valueBytes, make });
+    this.#initializers.push({ name, type, shape, head: tensor.finish(), valueBytes, make });
     return name;
   }
 
@@ -138,8 +160,33 @@ export class OnnxFile {
     return name;
   }
 
-  /** Writes the model to `path`, which must not exist. */
-  async write(path: string): Promise<void> {
+  /**
+   * Writes the model to `path`, which must not exist. Whether its values went to the data file, because the graph's own
+   * would have had more than `maxBytes`. MODEL_CORRUPT where they do not fit and there is no data file.
+   */
+  async write(path: string, { maxBytes = MAX_FILE_BYTES, data }: WriteOptions = {}): Promise<boolean> {
+    const whole = this.#layOut(this.#initializers.map((tensor) => ({ ...tensor, place: undefined })));
+    if (whole.bytes <= maxBytes) {
+      await writeGraph(path, whole);
+      return false;
+    }
+    if (data === undefined) throw tooLarge(whole.bytes, maxBytes);
+    let end = 0;
+    const placed = this.#initializers.map((tensor) => {
+      if (tensor.valueBytes < LEAST_DATA_BYTES) return { ...tensor, place: undefined };
+      const place = { name: data.name, start: end, bytes: tensor.valueBytes };
+      end = Math.ceil((end + tensor.valueBytes) / DATA_ALIGNMENT) * DATA_ALIGNMENT;
+      return { ...tensor, head: referringHead(tensor, place), place };
+    });
+    const graph = this.#layOut(placed);
+    if (graph.bytes > maxBytes) throw tooLarge(graph.bytes, maxBytes);
+    await writeData(data.path, placed);
+    await writeGraph(path, graph);
+    return true;
+  }
+
+  /** The pieces of the file around the values, and how many bytes all of it has. */
+  #layOut(initializers: readonly PlacedInitializer[]): LaidOut {
     const before = new Message();
     for (const node of this.#nodes) before.message(GRAPH.NODE, node);
     before.text(GRAPH.NAME, this.#name);
@@ -147,25 +194,16 @@ export class OnnxFile {
     for (const input of this.#inputs) after.message(GRAPH.INPUT, input);
     for (const output of this.#outputs) after.message(GRAPH.OUTPUT, output);
     const [start, end] = [before.finish(), after.finish()];
-    const tensors = this.#initializers.map((tensor) => ({
+    const tensors = initializers.map((tensor) => ({
       ...tensor,
-      field: new Message().head(GRAPH.INITIALIZER, tensor.head.length + tensor.valueBytes).finish(),
+      field: new Message().head(GRAPH.INITIALIZER, tensor.head.length + bytesInside(tensor)).finish(),
     }));
     const graphBytes = tensors.reduce(
-      (sum, { field, head, valueBytes }) => sum + field.length + head.length + valueBytes,
+      (sum, tensor) => sum + tensor.field.length + tensor.head.length + bytesInside(tensor),
       start.length + end.length,
     );
     const model = this.#modelHead(graphBytes);
-    if (model.length + graphBytes > MAX_FILE_BYTES) throw tooLarge(model.length + graphBytes);
-    const file = await open(path, 'wx');
-    try {
-      await file.writeFile(model);
-      await file.writeFile(start);
-      for (const tensor of tensors) await writeTensor(file, tensor);
-      await file.writeFile(end);
-    } finally {
-      await file.close();
-    }
+    return { model, start, tensors, end, bytes: model.length + graphBytes };
   }
 
   /** The fields of the graph in memory: for small graphs that go around another one. */
@@ -192,12 +230,77 @@ export class OnnxFile {
   }
 }
 
-async function writeTensor(file: FileHandle, tensor: Initializer & { readonly field: Uint8Array }): Promise<void> {
-  await file.writeFile(tensor.field);
-  await file.writeFile(tensor.head);
+interface DataPlace {
+  readonly name: string;
+  readonly start: number;
+  readonly bytes: number;
+}
+
+/** `place`: of its values, where they are not in the graph's own file. */
+type PlacedInitializer = Initializer & { readonly place: DataPlace | undefined };
+
+interface LaidOut {
+  readonly model: Uint8Array;
+  readonly start: Uint8Array;
+  readonly tensors: readonly (PlacedInitializer & { readonly field: Uint8Array })[];
+  readonly end: Uint8Array;
+  readonly bytes: number;
+}
+
+/** Bytes of values in the graph's own file. */
+function bytesInside({ place, valueBytes }: PlacedInitializer): number {
+  return place === undefined ? valueBytes : 0;
+}
+
+/** A tensor that says where its values are: external_data and data_location of onnx.proto. */
+function referringHead({ name, type, shape }: Initializer, place: DataPlace): Uint8Array {
+  const tensor = new Message();
+  for (const size of shape) tensor.integer(1, size);
+  tensor.integer(2, type).text(8, name);
+  for (const [key, value] of [
+    ['location', place.name],
+    ['offset', String(place.start)],
+    ['length', String(place.bytes)],
+  ] as const)
+    tensor.message(13, new Message().text(1, key).text(2, value));
+  return tensor.integer(14, 1).finish();
+}
+
+async function writeGraph(path: string, { model, start, tensors, end }: LaidOut): Promise<void> {
+  const file = await open(path, 'wx');
+  try {
+    await file.writeFile(model);
+    await file.writeFile(start);
+    for (const tensor of tensors) {
+      await file.writeFile(tensor.field);
+      await file.writeFile(tensor.head);
+      if (tensor.place === undefined) await file.writeFile(await bytesOf(tensor));
+    }
+    await file.writeFile(end);
+  } finally {
+    await file.close();
+  }
+}
+
+async function writeData(path: string, tensors: readonly PlacedInitializer[]): Promise<void> {
+  const file = await open(path, 'wx');
+  try {
+    let end = 0;
+    for (const tensor of tensors) {
+      if (tensor.place === undefined) continue;
+      await file.writeFile(new Uint8Array(tensor.place.start - end));
+      await file.writeFile(await bytesOf(tensor));
+      end = tensor.place.start + tensor.place.bytes;
+    }
+  } finally {
+    await file.close();
+  }
+}
+
+async function bytesOf(tensor: Initializer): Promise<Uint8Array> {
   const values = await tensor.make();
   invariant(values.byteLength === tensor.valueBytes, `initializer ${tensor.name} has the size that its shape says`);
-  await file.writeFile(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+  return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
 }
 
 function valueInfo(name: string, type: ElementType, shape: Shape): Message {
@@ -219,10 +322,6 @@ function integerAttribute(name: string, value: number | readonly number[]): Mess
   return attribute.integer(20, ATTRIBUTE.INTS);
 }
 
-function tooLarge(bytes: number): ShoalError {
-  return new ShoalError(
-    'MODEL_CORRUPT',
-    `the graph would have ${bytes} bytes; ONNX files end at ${MAX_FILE_BYTES}. Models this large are not supported yet`,
-    { bytes },
-  );
+function tooLarge(bytes: number, most: number): ShoalError {
+  return new ShoalError('MODEL_CORRUPT', `the graph would have ${bytes} bytes; its file ends at ${most}`, { bytes });
 }

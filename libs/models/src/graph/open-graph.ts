@@ -3,8 +3,8 @@
 // reuses this; beside it lies the digest of what was written, and a file that is something else by now is built again.
 
 import { createHash } from 'node:crypto';
-import { readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { readFile, readdir, rename, rm, stat } from 'node:fs/promises';
+import { basename, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { placeAtomically, withLock } from '@shoal/fetch';
@@ -18,6 +18,7 @@ import { encoderGraph } from './encoder-graph.ts';
 import { FORMS, GRAPH_KINDS } from './graph-kind.ts';
 import { int8KindHere } from './int8-kind.ts';
 import { useTensors } from './named-tensors.ts';
+import type { OnnxFile } from './onnx-file.ts';
 
 /** Raised whenever the builder writes other bytes for the same model. */
 const BUILDER_VERSION = 5;
@@ -28,6 +29,8 @@ export interface GraphOptions {
   readonly kind?: StoredModel['graphKind'] | undefined;
   /** Told when a graph of the cache is not used because it is not what was built. */
   readonly log?: Pick<Logger, 'warn'> | undefined;
+  /** From here on values lie beside the graph; default where the format ends, 2 GiB. */
+  readonly maxGraphBytes?: number | undefined;
 }
 
 /**
@@ -63,12 +66,38 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
         : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
     await useTensors(model.folder, async (tensors) => {
       const graph = encoderGraph(encoder, tensors, { pooling: model.pooling, kind, calibration });
-      await placeAtomically(path, (temporary) => graph.write(temporary), { isLocked: true });
-      await keepDigest(path);
+      await writeGraph(graph, path, options.maxGraphBytes);
     });
   };
   await storing(cacheDir, () => withLock(`${path}.lock`, build));
   return path;
+}
+
+/** Values that one file has no room for lie beside it; they are there before the graph is. */
+async function writeGraph(graph: OnnxFile, path: string, maxBytes: number | undefined): Promise<void> {
+  const beside = dataPath(path);
+  const data = { path: `${beside}.part`, name: basename(beside) };
+  const write = async (temporary: string): Promise<void> => {
+    await rm(data.path, { force: true }); // of a process that was killed
+    if (!(await graph.write(temporary, { maxBytes, data }))) return;
+    await placeAtomically(beside, (part) => rename(data.path, part), { isLocked: true });
+    await keepDigest(beside);
+  };
+  await placeAtomically(path, write, { isLocked: true }).finally(() => rm(data.path, { force: true }));
+  await keepDigest(path);
+}
+
+function dataPath(path: string): string {
+  return `${path}.data`;
+}
+
+/** A graph whose values lie beside it is smaller than this. */
+const MOST_REFERRING_BYTES = 64e6;
+
+/** Whether the graph's values lie in a file beside it. */
+async function refersToData(path: string): Promise<boolean> {
+  if ((await stat(path)).size > MOST_REFERRING_BYTES) return false;
+  return (await readFile(path)).includes(basename(dataPath(path)));
 }
 
 /** In the form that this processor computes rightly. */
@@ -80,7 +109,15 @@ const ABSENT = 'is not there';
 
 /** Why it has to be built, or undefined when it is what was built. */
 async function graphProblem(path: string): Promise<string | undefined> {
-  return (await exists(path)) ? digestProblem(path) : ABSENT;
+  if (!(await exists(path))) return ABSENT;
+  return (await digestProblem(path)) ?? ((await refersToData(path)) ? dataProblem(path) : undefined);
+}
+
+async function dataProblem(path: string, options: { readonly again?: boolean } = {}): Promise<string | undefined> {
+  const beside = dataPath(path);
+  if (!(await exists(beside))) return `has lost its values, which were in ${beside}`;
+  const problem = await digestProblem(beside, options);
+  return problem === undefined ? undefined : `has its values in ${beside}, which ${problem}`;
 }
 
 export interface KeptGraph {
@@ -97,8 +134,12 @@ export async function keptGraphs(name: string, cacheDir: string): Promise<readon
   const graphs: KeptGraph[] = [];
   for (const entry of (await readdir(folder).catch(() => [])).filter((file) => own.test(file)).sort()) {
     const path = join(folder, entry);
-    const problem = await digestProblem(path, { again: true });
-    graphs.push({ path, bytes: (await stat(path)).size, ...(problem !== undefined && { problem }) });
+    const hasData = await refersToData(path);
+    const again = { again: true };
+    const problem = (await digestProblem(path, again)) ?? (hasData ? await dataProblem(path, again) : undefined);
+    const data = hasData ? await stat(dataPath(path)).catch(() => undefined) : undefined;
+    const bytes = (await stat(path)).size + (data?.size ?? 0);
+    graphs.push({ path, bytes, ...(problem !== undefined && { problem }) });
   }
   return graphs;
 }
