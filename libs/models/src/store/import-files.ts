@@ -45,6 +45,8 @@ export interface ImportChoices {
 export interface CollectOptions {
   readonly name: string;
   readonly choices: ImportChoices;
+  /** What was assumed before. */
+  readonly notes?: readonly string[] | undefined;
   /** Runs the model on one text: what it gives is kept and asked of every device that serves it. */
   readonly prove?: ProveModel | undefined;
 }
@@ -101,14 +103,18 @@ interface Sources {
   readonly layout: ModuleLayout;
 }
 
-async function collect(folder: string, sources: Sources, { name, choices, prove }: CollectOptions): Promise<Collected> {
+async function collect(
+  folder: string,
+  sources: Sources,
+  { name, choices, prove, notes: earlier = [] }: CollectOptions,
+): Promise<Collected> {
   const { given, source, layout } = sources;
   const inEncoder = (path: string): string => posix.join(layout.encoder, path);
   await expectFiles(sources);
   const config = await source.readJson(inEncoder(FILE.config));
   await refuseOtherThanEmbedder(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
   const embedder = await readEmbedder(source);
-  const notes = [...layoutNotes(layout), ...embedder.notes];
+  const notes = [...earlier, ...layoutNotes(layout), ...embedder.notes];
   await write(folder, FILE.config, await source.readText(inEncoder(FILE.config)));
   const pooling = await placePooling(folder, sources, choices, notes);
   const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);

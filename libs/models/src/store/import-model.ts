@@ -27,6 +27,8 @@ export interface ImportOptions extends ImportChoices, StoreOptions {
   readonly force?: boolean;
   /** Set for files that were fetched from a hub. */
   readonly hub?: HubOrigin | undefined;
+  /** What was assumed before the import; kept with what it assumes. */
+  readonly hubNotes?: readonly string[] | undefined;
 }
 
 export interface ImportReport {
@@ -40,8 +42,7 @@ export async function importModel(path: string, options: ImportOptions): Promise
   const models = modelsFolder(options);
   const source = { ...(await findSource(resolve(path))), hub: options.hub };
   const name = checkModelName(options.name ?? defaultName(path));
-  if (KNOWN_MODELS.some((known) => known.name === name))
-    throw nameTaken(name, 'Shoal knows a model of this name. Choose another with --name');
+  refuseTakenName(name);
   expectWritable(options, `${name} cannot be imported`);
   return storing(options.modelsDir ?? options.cacheDir, async () => {
     await mkdir(models, { recursive: true, mode: 0o700 });
@@ -49,10 +50,17 @@ export async function importModel(path: string, options: ImportOptions): Promise
   });
 }
 
+/** USAGE for the name of a model that Shoal brings itself. */
+export function refuseTakenName(name: string): string {
+  if (KNOWN_MODELS.some((known) => known.name === name))
+    throw nameTaken(name, 'Shoal knows a model of this name. Choose another with --name');
+  return name;
+}
+
 async function place(
   source: ImportSource,
   name: string,
-  { force = false, prove, pooling, prompts, ...folders }: ImportOptions,
+  { force = false, prove, pooling, prompts, hubNotes, ...folders }: ImportOptions,
 ): Promise<ImportReport> {
   const parent = join(modelsFolder(folders), name);
   const earlier = await importedRevision(name, modelsFolder(folders));
@@ -61,6 +69,7 @@ async function place(
     const { model, notes } = await collectFiles(temporary, source, {
       name,
       prove,
+      notes: hubNotes,
       choices: { pooling, prompts },
     });
     if (earlier !== undefined && earlier !== model.revision && !force) {

@@ -8,11 +8,16 @@ import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalError, isShoalError } from '@shoal/contract';
-import { withLock, type OnProgress } from '@shoal/fetch';
+import { withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
 import { keptGraphs, type KeptGraph } from '../graph/open-graph.ts';
 import { NO_DIGEST } from './kept-digest.ts';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
+import { findHubModel } from '../hub/find-hub-model.ts';
+import { isHubName, parseHubName } from '../hub/hub-name.ts';
+import { pullFromHub, type FetchedFacts } from '../hub/pull-hub-model.ts';
 import { knownCanary } from './canaries.ts';
+import type { ProveModel } from './import-files.ts';
+import type { ImportReport } from './import-model.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
 import {
   KNOWN_MODELS,
@@ -43,7 +48,21 @@ export interface PullOptions extends StoreOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-export interface OpenOptions extends Omit<PullOptions, 'force'> {
+export interface HubOptions {
+  /** Runs a model of the hub before it gets its place. Without it, none is fetched. */
+  readonly prove?: ProveModel | undefined;
+  /** What to call a model of the hub; default: as its queue. */
+  readonly name?: string | undefined;
+  /** Look for a newer commit than the one that is stored. */
+  readonly update?: boolean | undefined;
+  /** Told once, when fetching from the hub begins. */
+  readonly onStart?: ((facts: FetchedFacts) => void) | undefined;
+  /** Told before each wait for the hub. */
+  readonly onWait?: ((why: string, waitMs: number) => void) | undefined;
+  readonly retries?: RetryTerms | undefined;
+}
+
+export interface OpenOptions extends Omit<PullOptions, 'force'>, Omit<HubOptions, 'name' | 'update'> {
   /** False: an absent model is MODEL_UNAVAILABLE instead of being fetched. Default true. */
   readonly allowFetch?: boolean;
 }
@@ -62,6 +81,8 @@ export interface ModelListing {
   readonly filesOf?: string;
   /** What its import assumed, or does in another way than its files say. */
   readonly notes?: readonly string[];
+  /** ORG/NAME@commit, of a model that was pulled from the hub. */
+  readonly hub?: string;
   /** Why it cannot be opened; the other facts are then empty. */
   readonly problem?: string;
 }
@@ -81,6 +102,7 @@ const LICENCE_TEXTS: Readonly<Record<string, string>> = {
  * The model of this name, fetched or generated if it is absent. Cheap when it is present: files are not hashed again.
  */
 export async function openModel(name: string, options: OpenOptions): Promise<StoredModel> {
+  if (isHubName(name)) return (await openHubModel(name, options)).model;
   return openKnown(await findModel(name, options), options);
 }
 
@@ -95,9 +117,46 @@ export async function openKnown(known: KnownModel, options: OpenOptions): Promis
   return pullKnown(known, options);
 }
 
+/**
+ * The model of ORG/NAME or ORG/NAME@REVISION: from the store, where the commit of its first pull stays, else fetched,
+ * which takes a `prove`. `force` fetches again; notes are of what was fetched now.
+ */
+export async function openHubModel(
+  name: string,
+  options: OpenOptions & HubOptions & Pick<PullOptions, 'force'>,
+): Promise<ImportReport> {
+  const asked = parseHubName(name);
+  const { prove, force, update, environment = process.env } = options;
+  const stored = await findHubModel(asked, modelsFolder(options)).catch((error: unknown) => {
+    if (force === true || update === true || options.name !== undefined) return undefined;
+    throw error;
+  });
+  const isOther = options.name !== undefined && stored?.name !== options.name;
+  if (stored !== undefined && force !== true && update !== true && !isOther)
+    return { model: await openKnown(stored, { ...options, allowFetch: false }), notes: [] };
+  if (options.allowFetch === false || prove === undefined)
+    throw new ShoalError(
+      'MODEL_UNAVAILABLE',
+      `${asked.repository} is not in ${modelsFolder(options)}: shoal model pull ${name} fetches it`,
+      { name, folder: modelsFolder(options) },
+    );
+  const { model, notes } = await pullFromHub(asked, {
+    ...options,
+    name: options.name ?? stored?.name,
+    prove,
+    environment,
+  });
+  const pulled = await findModel(model.name, options);
+  return { model: await openKnown(pulled, { ...options, allowFetch: false }), notes };
+}
+
 /** Fetches the model unless it is stored and whole, or in any case with `force`. */
-export async function pullModel(name: string, options: PullOptions): Promise<StoredModel> {
-  return pullKnown(await findModel(name, options), options);
+export async function pullModel(name: string, options: PullOptions & HubOptions): Promise<StoredModel> {
+  if (isHubName(name)) return (await openHubModel(name, options)).model;
+  const known = await findModel(name, options);
+  const hub = known.origin === 'imported' ? known.hub : undefined;
+  if (hub === undefined || (options.force !== true && options.update !== true)) return pullKnown(known, options);
+  return (await openHubModel(`${hub.repository}@${hub.asked}`, { ...options, name: known.name })).model;
 }
 
 /** As `pullModel`, for a model outside the list of known ones. */
@@ -190,6 +249,7 @@ async function listing(model: KnownModel, options: StoreOptions): Promise<ModelL
     isForTests: model.origin === 'generated',
     ...(model.origin === 'quantized' && { filesOf: model.base.name }),
     ...(model.origin === 'imported' && { notes: model.notes }),
+    ...(model.origin === 'imported' && model.hub && { hub: `${model.hub.repository}@${model.hub.commit}` }),
   };
 }
 
@@ -201,7 +261,9 @@ function unopenable(name: string, error: unknown): ModelListing {
 
 async function findModel(name: string, options: StoreOptions): Promise<KnownModel> {
   const models = modelsFolder(options);
-  const found = KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, models));
+  const found = isHubName(name)
+    ? await findHubModel(parseHubName(name), models)
+    : (KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, models)));
   if (found === undefined)
     throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(models))]);
   return found;
