@@ -256,17 +256,9 @@ describe('what is not computed here is refused by its name', () => {
       /"quantization_config" is \{"bits":4\}/,
     ],
     [
-      'padding on the left',
-      () => set('tokenizer_config.json', { padding_side: 'left' }),
-      /"padding_side" is "left"; only "right"/,
-    ],
-    [
-      'padding on the left in tokenizer.json',
-      async () => {
-        await edit('tokenizer_config.json', without('padding_side'));
-        await set('tokenizer.json', { padding: { direction: 'Left' } });
-      },
-      /tokenizer\.json: padding: "direction" is "left"/,
+      'padding on no side',
+      () => set('tokenizer_config.json', { padding_side: 'middle' }),
+      /"padding_side" is "middle", which is no side/,
     ],
     [
       'truncation on the left',
