@@ -16,6 +16,7 @@ import { safetensorsReader } from './readers/safetensors.ts';
 import { embeddingsReader, jobReader, searchReader, similarityJobReader } from './readers/requests.ts';
 import { csvReader, jsonlReader, linesReader, markdownReader } from './readers/texts.ts';
 import { tokenizerReader } from './readers/tokenizer.ts';
+import { unigramReader } from './readers/unigram.ts';
 import { jsonlVectorsReader } from './readers/vectors-jsonl.ts';
 
 export const READERS: readonly FuzzedReader[] = [
@@ -35,6 +36,7 @@ export const READERS: readonly FuzzedReader[] = [
   safetensorsReader,
   onnxReader,
   tokenizerReader,
+  unigramReader,
   jobReader,
   similarityJobReader,
   embeddingsReader,

@@ -3,6 +3,10 @@
 
 import { ShoalError } from '@shoal/contract';
 
+/** Named in a message. */
+const MOST_NAMES = 5;
+const MOST_CHARS = 80;
+
 export class CheckedJson {
   readonly where: string;
   readonly #fields: Readonly<Record<string, unknown>>;
@@ -50,8 +54,8 @@ export class CheckedJson {
     if (unknown.length === 0) return;
     throw new ShoalError(
       'MODEL_CORRUPT',
-      `${this.where}: ${unknown.map((key) => JSON.stringify(key)).join(', ')} is not known here, and ${what}`,
-      { where: this.where, unknown },
+      `${this.where}: ${unknown.slice(0, MOST_NAMES).map(quoted).join(', ')} is not known here, and ${what}`,
+      { where: this.where, unknown: unknown.slice(0, MOST_NAMES) },
     );
   }
 
@@ -114,7 +118,9 @@ export class CheckedJson {
 
   object(key: string): CheckedJson {
     const value = this.#value(key);
-    return isRecord(value) ? new CheckedJson(value, `${this.where}: ${key}`) : this.#refuse(key, 'an object');
+    return isRecord(value)
+      ? new CheckedJson(value, `${this.where}: ${key.slice(0, MOST_CHARS)}`)
+      : this.#refuse(key, 'an object');
   }
 
   #value(key: string): unknown {
@@ -123,11 +129,16 @@ export class CheckedJson {
 
   #refuse(key: string, expected: string): never {
     const found = describe(this.#value(key));
-    throw new ShoalError('MODEL_CORRUPT', `${this.where}: "${key}" should be ${expected}, found ${found}`, {
+    throw new ShoalError('MODEL_CORRUPT', `${this.where}: ${quoted(key)} should be ${expected}, found ${found}`, {
       where: this.where,
       key,
     });
   }
+}
+
+/** A text of a file in a message, whatever its length. */
+export function quoted(text: string): string {
+  return JSON.stringify(text.length > MOST_CHARS ? `${text.slice(0, MOST_CHARS)}…` : text);
 }
 
 function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {

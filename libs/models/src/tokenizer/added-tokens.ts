@@ -3,7 +3,7 @@
 // over each other. Knows nothing of normalizers: `normalized` tokens are looked for in normalized text by whoever has it.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson } from '../checked-json.ts';
+import { CheckedJson, quoted } from '../checked-json.ts';
 import { isSpace, isWordChar } from './unicode-sets.ts';
 
 export interface AddedToken {
@@ -40,12 +40,11 @@ export function readAddedTokens(root: CheckedJson, vocabulary: Vocabulary): read
     const content = json.string('content');
     json.expectKeys(KEYS, 'what it does to texts neither');
     if (content === '') refuse(json, 'an added token is empty');
-    if (!content.isWellFormed()) refuse(json, `${JSON.stringify(content)} is half a character`);
-    if (tokens.has(content)) refuse(json, `${JSON.stringify(content)} is added twice`);
+    if (!content.isWellFormed()) refuse(json, `${quoted(content)} is half a character`);
+    if (tokens.has(content)) refuse(json, `${quoted(content)} is added twice`);
     const id = json.integer('id');
     const own = vocabulary.idOf(content) ?? next++;
-    if (own !== id)
-      refuse(json, `the added token ${JSON.stringify(content)} has the id ${id}, and by its place ${own}`);
+    if (own !== id) refuse(json, `the added token ${quoted(content)} has the id ${id}, and by its place ${own}`);
     const flag = (key: string): boolean => json.has(key) && json.boolean(key);
     tokens.set(content, {
       id,
@@ -60,7 +59,7 @@ export function readAddedTokens(root: CheckedJson, vocabulary: Vocabulary): read
   for (const { id, content } of tokens.values()) {
     const other = byId.get(id);
     if (other !== undefined)
-      refuse(root, `the added tokens ${JSON.stringify(other)} and ${JSON.stringify(content)} both have the id ${id}`);
+      refuse(root, `the added tokens ${quoted(other)} and ${quoted(content)} both have the id ${id}`);
     byId.set(id, content);
   }
   return [...tokens.values()];

@@ -27,7 +27,7 @@ export class Charsmap {
     if (!isUtf8(this.#texts)) problem('has replacements that are not UTF-8');
     this.#expectSound(problem);
     let keepsPrintable = true;
-    for (let point = 0x20; point < 0x7f; point++) if (!this.#keeps(point)) keepsPrintable = false;
+    for (let point = 0x20; point < 0x7f; point++) if (!this.keeps(point)) keepsPrintable = false;
     this.#keepsPrintable = keepsPrintable;
   }
 
@@ -41,7 +41,7 @@ export class Charsmap {
       let end = at + (point > 0xffff ? 2 : 1);
       const isAlone = standsAsCluster(point) && !(end < text.length && mayGoOn(point, text.codePointAt(end)!));
       if (!isAlone) end = clusterEnd(text, at);
-      if (isAlone && this.#keeps(point)) {
+      if (isAlone && this.keeps(point)) {
         at = end;
         continue;
       }
@@ -52,7 +52,7 @@ export class Charsmap {
   }
 
   /** Whether this character alone stays as it is. */
-  #keeps(point: number): boolean {
+  keeps(point: number): boolean {
     if (this.#isKept[point] === 0) {
       const char = String.fromCodePoint(point);
       const found = this.#find(Buffer.from(char));
@@ -63,7 +63,7 @@ export class Charsmap {
   }
 
   #char(point: number): string {
-    return this.#keeps(point) ? String.fromCodePoint(point) : this.#replaced.get(point)!;
+    return this.keeps(point) ? String.fromCodePoint(point) : this.#replaced.get(point)!;
   }
 
   #cluster(cluster: string): string {

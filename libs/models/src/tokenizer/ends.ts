@@ -3,7 +3,7 @@
 // offsets only), Sequences of them, and none at all. Refuses what puts tokens inside a text or gives a text alone types.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson } from '../checked-json.ts';
+import { CheckedJson, quoted } from '../checked-json.ts';
 
 export interface Ends {
   /** Ids before and behind a text alone. */
@@ -60,7 +60,7 @@ function flattened(json: CheckedJson, depth = 0): readonly CheckedJson[] {
   const type = json.string('type');
   const keys = Object.hasOwn(KEYS, type) ? KEYS[type] : undefined;
   if (keys === undefined)
-    return refuse(json, `type ${JSON.stringify(type)} is not supported, only ${Object.keys(KEYS).join(', ')}`);
+    return refuse(json, `type ${quoted(type)} is not supported, only ${Object.keys(KEYS).join(', ')}`);
   json.expectKeys(keys, 'what it puts around texts neither');
   if (type !== 'Sequence') return [json];
   if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
@@ -131,7 +131,7 @@ function templateParts(json: CheckedJson, key: 'single' | 'pair', idOf: IdOf): r
     const type = body.has('type_id') ? body.integer('type_id') : 0;
     const id = body.string('id');
     if (part.has('SpecialToken')) return { ids: templateIds(json, id, idOf), type };
-    if (id !== 'A' && id !== 'B') return refuse(body, `"id" is ${JSON.stringify(id)}; texts are called A and B`);
+    if (id !== 'A' && id !== 'B') return refuse(body, `"id" is ${quoted(id)}; texts are called A and B`);
     return { text: id === 'A' ? 'first' : 'second', type };
   });
 }
@@ -154,7 +154,7 @@ function expectOwnId(json: CheckedJson, token: string, id: number, idOf: IdOf): 
   const own = idOf(token);
   return own === id
     ? id
-    : refuse(json, `${JSON.stringify(token)} stands for the id ${id}, and in the vocabulary for ${own ?? 'none'}`);
+    : refuse(json, `${quoted(token)} stands for the id ${id}, and in the vocabulary for ${own ?? 'none'}`);
 }
 
 function refuse(json: CheckedJson, problem: string): never {

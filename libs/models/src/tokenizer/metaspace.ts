@@ -2,7 +2,7 @@
 // Refuses others by name.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson } from '../checked-json.ts';
+import { CheckedJson, quoted } from '../checked-json.ts';
 import { isSpace } from './unicode-sets.ts';
 
 export type PreTokenizerStep = { readonly type: 'WhitespaceSplit' } | MetaspaceStep;
@@ -44,7 +44,7 @@ function stepsOf(json: CheckedJson, depth: number): readonly PreTokenizerStep[] 
     default:
       return refuse(
         json,
-        `type ${JSON.stringify(type)} is not supported, only WhitespaceSplit, Metaspace and Sequence of them`,
+        `type ${quoted(type)} is not supported, only WhitespaceSplit, Metaspace and Sequence of them`,
       );
   }
 }
@@ -58,7 +58,7 @@ export function readMetaspace(json: CheckedJson): MetaspaceStep {
   if ([...mark].length !== 1 || !mark.isWellFormed()) refuse(json, '"replacement" should be one character');
   const scheme = json.has('prepend_scheme') ? json.string('prepend_scheme') : 'always';
   if (scheme !== 'always' && scheme !== 'first' && scheme !== 'never')
-    return refuse(json, `"prepend_scheme" is ${JSON.stringify(scheme)}, which is not known here`);
+    return refuse(json, `"prepend_scheme" is ${quoted(scheme)}, which is not known here`);
   const prefixes = !json.has('add_prefix_space') || json.boolean('add_prefix_space');
   if (!prefixes && json.has('prepend_scheme') && scheme !== 'never')
     return refuse(json, '"add_prefix_space" is false beside another "prepend_scheme" than never');

@@ -2,7 +2,7 @@
 // steps, keys and regular expressions that it does not know.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson } from '../checked-json.ts';
+import { CheckedJson, quoted } from '../checked-json.ts';
 import { Charsmap } from './charsmap.ts';
 import { normalForm, type NormalForm } from './normal-forms.ts';
 import { hasPoint, isSpace, setOf } from './unicode-sets.ts';
@@ -48,7 +48,7 @@ function stepsOf(json: CheckedJson, depth: number): readonly NormalizerStep[] {
   const type = json.string('type') as NormalizerStep['type'] | 'Sequence';
   const keys = KNOWN.get(type);
   if (keys === undefined)
-    return refuse(json, `type ${JSON.stringify(type)} is not supported, only ${[...KNOWN.keys()].join(', ')}`);
+    return refuse(json, `type ${quoted(type)} is not supported, only ${[...KNOWN.keys()].join(', ')}`);
   json.expectKeys(keys, 'what it does to texts neither');
   if (type !== 'Sequence') return [stepOf(json, type)];
   if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
@@ -82,7 +82,7 @@ function patternOf(json: CheckedJson): string | RegExp {
   if (pattern.has('Regex')) {
     const source = pattern.string('Regex');
     const known = KNOWN_REGEXES.get(source);
-    return known ?? refuse(pattern, `the Regex ${JSON.stringify(source)} is not known here`);
+    return known ?? refuse(pattern, `the Regex ${quoted(source)} is not known here`);
   }
   const text = wellFormed(pattern, 'String');
   return text === '' ? refuse(pattern, 'the String is empty') : text;

@@ -4,7 +4,7 @@
 // truncated where the model's authors truncate. The decoder plays no part in ids.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson } from '../checked-json.ts';
+import { CheckedJson, quoted } from '../checked-json.ts';
 import { readUnigram, type UnigramFacts } from './unigram-facts.ts';
 import { readWordPiece, type WordPieceFacts } from './word-piece-facts.ts';
 
@@ -40,7 +40,7 @@ export function parseTokenizerJson(text: string, where: string): TokenizerFacts 
     default:
       throw new ShoalError(
         'MODEL_CORRUPT',
-        `${model.where}: type ${JSON.stringify(kind)} is not supported, only WordPiece and Unigram`,
+        `${model.where}: type ${quoted(kind)} is not supported, only WordPiece and Unigram`,
         {
           where: model.where,
         },

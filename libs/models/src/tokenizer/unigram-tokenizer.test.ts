@@ -11,7 +11,7 @@ import { makeTokenizer } from './make-tokenizer.ts';
 import { parseTokenizerJson } from './tokenizer-json.ts';
 
 const PACKAGES = new URL('../../../../node_modules', import.meta.url).pathname;
-const isNightly = process.env['SHOAL_TEST_NIGHTLY'] === '1';
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 
 interface Root {
   added_tokens: { content: string; [flag: string]: unknown }[];
@@ -144,6 +144,31 @@ describe('every step and option gives the ids of the official package', () => {
         root.normalizer = sequence(
           { type: 'Replace', pattern: { String: 'x ' }, content: 'é' },
           { type: 'Replace', pattern: { Regex: '\\s{2,}|[\\n\\r\\t]' }, content: ' ' },
+        );
+        root.pre_tokenizer = metaspace();
+      },
+    ],
+    [
+      'blanks that become a word',
+      (root) => {
+        root.normalizer = sequence(
+          { ...BLANKS, content: 'é' },
+          { type: 'Replace', pattern: { String: 'th' }, content: ' ' },
+        );
+        root.pre_tokenizer = metaspace();
+      },
+    ],
+    [
+      'blanks that become a mark behind WhitespaceSplit',
+      (root) => (root.normalizer = sequence(charsmap, { ...BLANKS, content: '▁' })),
+    ],
+    [
+      'blanks that vanish, and letters that do',
+      (root) => {
+        root.normalizer = sequence(
+          { type: 'Replace', pattern: { Regex: '\\s{2,}' }, content: '' },
+          { type: 'Replace', pattern: { String: 'the' }, content: '' },
+          { type: 'Replace', pattern: { String: '▁x' }, content: 'é' },
         );
         root.pre_tokenizer = metaspace();
       },

@@ -10,7 +10,8 @@ import { standsAlways } from './grapheme-clusters.ts';
 import type { RowOptions } from './row-options.ts';
 import { wordsOf, type PreTokenizerStep } from './metaspace.ts';
 import { normalized, replacesBlanksOnly, type NormalizerStep } from './normalizer-steps.ts';
-import { isSpace } from './unicode-sets.ts';
+import { isSpace, rangesOf } from './unicode-sets.ts';
+import { TABLE_RANGES } from './unicode-tables.ts';
 import type { UnigramFacts } from './unigram-facts.ts';
 import { Unigram } from './unigram.ts';
 import { WordCache } from './word-cache.ts';
@@ -65,7 +66,7 @@ export class UnigramTokenizer implements Tokenizer {
     // a lone surrogate is not met: texts are well-formed
     this.#roles.fill(ROLE.ODD, 0xd800, 0xe000);
     for (const blank of BLANKS) {
-      const isCut = this.#cuts && beginsWords(facts, normalized(facts.normalizer, blank, INSIDE));
+      const isCut = this.#cuts && beginsWords(facts.preTokenizer, normalized(facts.normalizer, blank, INSIDE));
       this.#roles[blank.charCodeAt(0)] = isCut ? ROLE.BLANK : ROLE.ODD;
     }
   }
@@ -187,19 +188,34 @@ function mayCut(
   const isKnown =
     preTokenizer.length === 1 || (preTokenizer.length === 2 && splitsAtSpaces && preTokenizer[1]!.type === 'Metaspace');
   if (!isKnown || (!splitsAtSpaces && !(last?.type === 'Metaspace' && last.splits))) return false;
-  for (const step of normalizer)
-    if (step.type === 'Replace' && !replacesBlanksOnly(step) && /[\s\x85]/.test(String(step.pattern))) return false;
+  if (!normalizer.every((step) => letsCut(step, preTokenizer))) return false;
   return patterns.every(
     ([pattern, token]) => holdsNoBlanks(preTokenizer, pattern) && (!token.stripsRight || splitsAtSpaces),
   );
 }
 
+/** Whether a step makes of blanks what begins words, of anything else what holds none, and of no two of them one. */
+function letsCut(step: NormalizerStep, preTokenizer: readonly PreTokenizerStep[]): boolean {
+  if (step.type === 'Precompiled')
+    return rangesOf(TABLE_RANGES.PREPENDED).every(([from, to]) => {
+      for (let point = from; point <= to; point++) if (!step.charsmap.keeps(point)) return false;
+      return true;
+    });
+  if (step.type !== 'Replace') return true;
+  if (replacesBlanksOnly(step)) return beginsWords(preTokenizer, step.content);
+  return holdsNoBlanks(preTokenizer, String(step.pattern)) && holdsNoBlanks(preTokenizer, step.content);
+}
+
 /** Whether words begin at what the steps make of a blank. */
-function beginsWords({ preTokenizer }: UnigramFacts, blank: string): boolean {
+function beginsWords(preTokenizer: readonly PreTokenizerStep[], blank: string): boolean {
   if (blank === '') return false;
-  if (preTokenizer[0]?.type === 'WhitespaceSplit') return [...blank].every((char) => isSpace(char.codePointAt(0)!));
+  if (preTokenizer[0]?.type === 'WhitespaceSplit') return isAllSpaces(blank);
   const marks = preTokenizer.flatMap((step) => (step.type === 'Metaspace' ? [step.mark] : []));
   return [...blank].every((char) => char === ' ' || marks.includes(char));
+}
+
+function isAllSpaces(text: string): boolean {
+  return [...text].every((char) => isSpace(char.codePointAt(0)!));
 }
 
 /** Whether it is something, and no word begins or ends in it. */

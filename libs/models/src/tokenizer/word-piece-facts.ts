@@ -2,7 +2,7 @@
 // or pre-tokenizer is refused by name.
 
 import { ShoalError } from '@shoal/contract';
-import type { CheckedJson } from '../checked-json.ts';
+import { quoted, type CheckedJson } from '../checked-json.ts';
 import { readShared, type SharedFacts } from './shared-facts.ts';
 
 export interface NormalizerOptions {
@@ -65,14 +65,14 @@ function readModel(json: CheckedJson): WordPieceOptions {
   return {
     vocabulary,
     continuationPrefix: json.string('continuing_subword_prefix'),
-    unknownId: vocabulary.get(unknown) ?? refuse(json, `unk_token ${JSON.stringify(unknown)} is not in the vocabulary`),
+    unknownId: vocabulary.get(unknown) ?? refuse(json, `unk_token ${quoted(unknown)} is not in the vocabulary`),
     maxWordChars: json.integer('max_input_chars_per_word', 1),
   };
 }
 
 function expectType(json: CheckedJson, wanted: string): void {
   const type = json.string('type');
-  if (type !== wanted) refuse(json, `type ${JSON.stringify(type)} is not supported, only ${wanted}`);
+  if (type !== wanted) refuse(json, `type ${quoted(type)} is not supported, only ${wanted}`);
 }
 
 function refuse(json: CheckedJson, problem: string): never {

@@ -5,6 +5,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
+import { quoted } from '../checked-json.ts';
 import { AddedTokens, standsAlone, type AddedToken } from './added-tokens.ts';
 import { BertWords, ROLE } from './bert-words.ts';
 import { isSpace } from './unicode-sets.ts';
@@ -141,8 +142,8 @@ function refuseSamePatterns(patterns: readonly (readonly [string, AddedToken])[]
     else
       throw new ShoalError(
         'MODEL_CORRUPT',
-        `added_tokens: ${JSON.stringify(token.content)} is looked for in normalized text, where it is ` +
-          (other === undefined ? 'nothing' : `the same as ${JSON.stringify(other.content)}`),
+        `added_tokens: ${quoted(token.content)} is looked for in normalized text, where it is ` +
+          (other === undefined ? 'nothing' : `the same as ${quoted(other.content)}`),
         { token: token.content },
       );
   }
