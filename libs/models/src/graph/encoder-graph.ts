@@ -99,7 +99,10 @@ function addEncoder(
   const config = bertConfigOf(encoder);
   if (config !== undefined)
     return [addBert(form, new BertParts(parts.graph, config, parts.weights, parts.form), calibration), parts.type];
-  const operators = form.encoder === 'plain' ? plainOperators(encoder, parts) : fusedOperators(encoder, parts);
+  const operators =
+    form.encoder === 'plain'
+      ? plainOperators(encoder, parts)
+      : fusedOperators(encoder, parts, { masksCausally: form.encoder === 'cuda' });
   return [addDescribedEncoder(encoder, parts, operators), parts.type];
 }
 

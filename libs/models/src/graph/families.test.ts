@@ -14,7 +14,9 @@ import { writeTinyModel } from '../store/tiny-model.ts';
 import { hasOlderConfig, madeModel, madeNames, madeTexts, madeVectors } from '../testing/made-models.ts';
 import { ReferencePooling } from '../testing/reference-pooling.ts';
 import { ReferenceTokenizer } from '../testing/reference-tokenizer.ts';
+import { RandomTensors } from '../testing/random-tensors.ts';
 import { StatesRunner } from '../testing/states-run.ts';
+import { wideEncoders, wideRows } from '../testing/wide-encoders.ts';
 import type { GraphKind } from './graph-kind.ts';
 import { useTensors } from './named-tensors.ts';
 import { openGraph } from './open-graph.ts';
@@ -87,6 +89,31 @@ async function statesOf(
     return rows.map((_, row) => [alone[row]!, together[row]!]);
   });
 }
+
+/** Of the largest value: at real widths sums are longer, and nothing but the two graphs is compared. */
+const MOST_APART = 2e-6;
+if (!isNightly) console.log('encoders of real widths are left to SHOAL_TEST_NIGHTLY=1: they take a minute');
+
+describe.runIf(isNightly)('at the widths of real models plain and fused operators agree', () => {
+  test.each(wideEncoders())(
+    '%s',
+    async (_, encoder) => {
+      const rows = wideRows([150, 7, 1, 40]);
+      const found: (readonly (readonly (readonly number[])[])[])[] = [];
+      for (const kind of ['fused-fp32', 'plain-fp32'] as const) {
+        const runner = await StatesRunner.open(encoder, new RandomTensors(encoder), join(folder, 'wide.onnx'), kind);
+        found.push(await runner.run(rows, 3));
+        await runner.release();
+      }
+      const [fused, plain] = found.map((states) => states.flat(2));
+      const largest = fused!.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+      const apart = fused!.reduce((most, value, at) => Math.max(most, Math.abs(value - plain![at]!)), 0);
+      expect(largest).toBeGreaterThan(1);
+      expect(apart / largest).toBeLessThan(MOST_APART);
+    },
+    120_000,
+  );
+});
 
 describe('config.json', () => {
   test.each(embedders)('%s means the same in its older spelling, if it has one', async (name) => {

@@ -9,7 +9,19 @@ import type { LayerTensors } from './layer-tensors.ts';
 /** What keys that a query may not see have added to their score: exp() of it is 0, and sums with it stay finite. */
 const UNSEEN = { fp32: -1e9, fp16: -30_000, bf16: -1e9 } as const;
 
-export function fusedOperators({ norm, feedForward }: EncoderDescription, parts: GraphParts): Operators {
+/**
+ * `masksCausally`: what comes behind a query is masked like what lies outside a window, and not by the operator's own
+ * switch. On CUDA in fp32 that switch ends at rows of 1,024 tokens (ONNX Runtime 1.30, H100, 2026-11-26).
+ */
+export interface FusedOptions {
+  readonly masksCausally: boolean;
+}
+
+export function fusedOperators(
+  { norm, feedForward }: EncoderDescription,
+  parts: GraphParts,
+  options: FusedOptions,
+): Operators {
   const { graph, form } = parts;
   const biased = (input: string, bias: string | undefined, output: string): string =>
     bias === undefined ? input : graph.node('Add', [input, bias], `${output}.biased`);
@@ -34,7 +46,8 @@ export function fusedOperators({ norm, feedForward }: EncoderDescription, parts:
     activate: activations[feedForward.activation],
     // Add and a norm behind it become one operator, which is fast on a GPU and slow on a CPU (BertParts.addAndNorm)
     add: (one, other, output) => graph.node(form === 'fp16' ? 'Add' : 'Sum', [one, other], output),
-    attend: (layer, input) => (isPacked(layer.encoder) ? addPacked(layer, input) : addSeparate(layer, input)),
+    attend: (layer, input) =>
+      isPacked(layer.encoder, options) ? addPacked(layer, input) : addSeparate(layer, input, options),
   };
 }
 
@@ -43,8 +56,12 @@ function given(input: string, bias: string | undefined): readonly string[] {
 }
 
 /** Whether nothing happens to queries and keys between their product and their scores: then all three are one product. */
-function isPacked({ attentionPositions, attention, heads, headSize, hidden }: EncoderDescription): boolean {
+function isPacked(
+  { attentionPositions, attention, heads, headSize, hidden }: EncoderDescription,
+  { masksCausally }: FusedOptions,
+): boolean {
   return (
+    !(masksCausally && attention.isCausal) &&
     attentionPositions.kind === 'none' &&
     attention.windows.every((window) => window === undefined) &&
     !attention.hasQueryKeyNorm &&
@@ -57,11 +74,11 @@ function addPacked(layer: LayerTensors, input: string): string {
   const [matrix, bias] = layer.joinedProjections();
   return layer.parts.graph.node('Attention', [input, matrix, bias!, 'lengths'], `${layer.at}.context`, {
     ...MICROSOFT,
-    ...attributes(layer.encoder),
+    ...attributes(layer.encoder, { masksCausally: false }),
   });
 }
 
-function addSeparate(layer: LayerTensors, input: string): string {
+function addSeparate(layer: LayerTensors, input: string, options: FusedOptions): string {
   const { graph } = layer.parts;
   const [queries, keys, values] = layer.project(input);
   const turns = addTurns(layer);
@@ -74,20 +91,23 @@ function addSeparate(layer: LayerTensors, input: string): string {
       integers: { interleaved: 0, num_heads: layer.encoder.heads },
     });
   };
-  const bias = addBias(layer);
+  const bias = addBias(layer, options);
   const inputs = [ready(queries, queryNorm), ready(keys, keyNorm), values, '', 'lengths'];
   return graph.node('MultiHeadAttention', bias === undefined ? inputs : [...inputs, bias], `${layer.at}.context`, {
     ...MICROSOFT,
-    ...attributes(layer.encoder),
+    ...attributes(layer.encoder, options),
   });
 }
 
-function attributes({ heads, attention }: EncoderDescription): {
+function attributes(
+  { heads, attention }: EncoderDescription,
+  { masksCausally }: FusedOptions,
+): {
   readonly integers: Record<string, number>;
   readonly floats: Record<string, number>;
 } {
   return {
-    integers: { num_heads: heads, ...(attention.isCausal && { unidirectional: 1 }) },
+    integers: { num_heads: heads, ...(attention.isCausal && !masksCausally && { unidirectional: 1 }) },
     floats: { scale: attention.scale },
   };
 }
@@ -107,10 +127,11 @@ function addHeadNorm(layer: LayerTensors, value: string, name: string): string {
 }
 
 /** What is added to scores [1, 1 or heads, seq, seq]: distances, and what lies outside the window. */
-function addBias(layer: LayerTensors): string | undefined {
+function addBias(layer: LayerTensors, { masksCausally }: FusedOptions): string | undefined {
   const { graph, form } = layer.parts;
   const distances = addDistanceBias(layer);
-  const seen = layer.encoder.attention.windows[layer.index] === undefined ? undefined : addSeen(layer);
+  const isMasked = masksCausally || layer.encoder.attention.windows[layer.index] !== undefined;
+  const seen = isMasked ? addSeen(layer) : undefined;
   if (seen === undefined) return distances;
   const window = graph.once(`${seen}.bias`, (name) => {
     const unseen = layer.parts.float(UNSEEN[form]);

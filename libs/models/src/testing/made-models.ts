@@ -132,7 +132,7 @@ function sizeOf(shape: readonly number[]): number {
 }
 
 /** From -1 to 1: mulberry32, begun with the name's FNV-1a hash and the seed. */
-function seededNumbers(seed: number, name: string): () => number {
+export function seededNumbers(seed: number, name: string): () => number {
   let state = 2_166_136_261;
   for (const byte of Buffer.from(name)) state = Math.imul(state ^ byte, 16_777_619) >>> 0;
   state = (state ^ seed) >>> 0;

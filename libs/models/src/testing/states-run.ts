@@ -1,4 +1,4 @@
-// Runs an encoder's graph up to its last hidden states on ONNX Runtime's CPU provider. Tests only: libs/inference is the
+// Runs an encoder's graph up to its last hidden states on ONNX Runtime. Tests only: libs/inference is the
 // product's importer.
 
 import { rm } from 'node:fs/promises';
@@ -27,6 +27,7 @@ export class StatesRunner {
     tensors: NamedTensors,
     path: string,
     kind: GraphKind,
+    provider = 'cpu',
   ): Promise<StatesRunner> {
     const { graph, hidden, type, batch } = statesGraph(encoder, tensors, { kind });
     const output =
@@ -34,7 +35,7 @@ export class StatesRunner {
     graph.output(output, TYPE.FLOAT, [batch, undefined, encoder.hidden]);
     await graph.write(path);
     const session = await InferenceSession.create(path, {
-      executionProviders: ['cpu'],
+      executionProviders: [provider],
       enableMemPattern: false,
       interOpNumThreads: 1,
       intraOpNumThreads: 1,
