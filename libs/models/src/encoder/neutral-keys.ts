@@ -25,6 +25,9 @@ const NEUTRAL = new Set([
   'directionality',
   'tokenizer_class',
   'sentence_transformers',
+  'transformers.js_config',
+  'unsloth_version',
+  'unsloth_fixed',
   // numbers of tokens: tokenizer and lengths decide about them
   'bos_token_id',
   'eos_token_id',
@@ -120,6 +123,8 @@ const NEUTRAL = new Set([
   'top_p',
   'typical_p',
   // how attention is computed, not what comes out
+  'attention_implementation',
+  'cache_implementation',
   'deterministic_flash_attn',
   'reference_compile',
   'repad_logits_with_grad',
@@ -132,6 +137,7 @@ const NEUTRAL = new Set([
   'fused_dropout_add_ln',
   'last_layer_subset',
   'use_sdpa',
+  'xla_device',
 ]);
 
 /** Whether a key says nothing about vectors: it is neutral, or its value is null. */

@@ -122,7 +122,7 @@ function describeNomic(config: ConfigReader): EncoderDescription {
     hidden,
     intermediate: config.size(['intermediate_size', 'n_inner'], 4 * hidden),
     vocabularySize: config.size('vocab_size', 30_528),
-    rowLimit: config.size(['max_position_embeddings', 'n_positions'], 2048),
+    rowLimit: nomicLimit(config),
     tokenTypes: config.count('type_vocab_size', 2),
     epsilon: config.positive(['layer_norm_eps', 'layer_norm_epsilon'], 1e-12),
     attentionPositions: readTheta(config, layers, config.positive('rotary_emb_base', 1000)),
@@ -137,6 +137,13 @@ function describeNomic(config: ConfigReader): EncoderDescription {
   });
 }
 
+/** With a scaling angles change with the length of a row, but not before the length that the model was trained at. */
+function nomicLimit(config: ConfigReader): number {
+  const all = config.size(['max_position_embeddings', 'n_positions'], 2048);
+  const trained = config.size('max_trained_positions', 2048);
+  return config.has('rotary_scaling_factor') ? Math.min(all, trained) : all;
+}
+
 /** What the authors' code could also do. */
 function expectNomicBert(config: ConfigReader): void {
   config.expect('activation_function', ['swiglu'], 'only "swiglu" is supported');
@@ -148,7 +155,6 @@ function expectNomicBert(config: ConfigReader): void {
     'use_rms_norm',
     'rotary_emb_interleaved',
     'rotary_emb_scale_base',
-    'rotary_scaling_factor',
     'scale_attn_by_inverse_layer_idx',
     'reorder_and_upcast_attn',
     'mup',
@@ -156,7 +162,7 @@ function expectNomicBert(config: ConfigReader): void {
     config.expectNothing(key, 'what it changes is not computed here');
   config.expect('rotary_emb_fraction', [1], 'heads that are turned in part are not supported');
   config.expect('scale_attn_weights', [true], 'scores without a scale are not supported');
-  config.ignore('dense_seq_output', 'max_trained_positions');
+  config.ignore('dense_seq_output');
 }
 
 function describeGte(config: ConfigReader): EncoderDescription {
