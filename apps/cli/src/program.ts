@@ -9,7 +9,7 @@ import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
-import type { ImportFlags, ModelFlags } from './commands/model.ts';
+import type { ImportFlags, ModelFlags, PullFlags } from './commands/model.ts';
 import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
 import type { SearchFlags, SimilarityFlags, SpreadFlags } from './commands/search.ts';
 import type { ServeFlags } from './commands/serve.ts';
@@ -382,11 +382,13 @@ function addModel(program: Command, terminal: Terminal): void {
   const pull = model
     .command('pull')
     .description('Fetches a model and verifies it. Does nothing when it is there.')
-    .argument('[name]', 'name of the model', 'minilm')
+    .argument('[name]', 'name of the model, or ORG/NAME[@REVISION] of the Hugging Face hub', 'minilm')
+    .option('--name <name>', 'what to call a model of the hub here; without this flag org--name')
+    .option('--update', 'take the newest commit of the hub instead of the one that is stored')
     .option('--force', 'fetch again and replace what is there')
     .option('-q, --quiet', 'no progress and no notes; errors only')
     .option('--json', 'report as JSON');
-  pull.action(async (name: string, flags: ModelFlags) =>
+  pull.action(async (name: string, flags: PullFlags) =>
     (await import('./commands/model.ts')).pull(terminal, name, flags),
   );
   const list = model
@@ -425,7 +427,29 @@ function addModel(program: Command, terminal: Terminal): void {
   bring.action(async (path: string, flags: ImportFlags) =>
     (await import('./commands/model.ts')).bring(terminal, path, flags),
   );
-  for (const command of [pull, list, verify, bring]) addSettings(command, ['cacheDir']);
+  const show = model
+    .command('show')
+    .description('Shows what is known of a cached model: vectors, tokenizer, prompts, queue, licence, files.')
+    .argument('[name]', 'name of the model, or ORG/NAME of the hub', 'minilm')
+    .option('--json', 'report as JSON');
+  show.action(async (name: string, flags: ModelFlags) =>
+    (await import('./commands/model.ts')).show(terminal, name, flags),
+  );
+  const remove = model
+    .command('rm')
+    .description(
+      'Takes a model out of the cache, with the graphs made of it, and says what was freed. Refused while a worker ' +
+        'serves it.',
+    )
+    .argument('<name>', 'name of the model, or ORG/NAME of the hub')
+    .option('--force', 'also while it is served')
+    .option('-q, --quiet', 'no notes; errors only')
+    .option('--json', 'report as JSON');
+  remove.action(async (name: string, flags: ModelFlags) =>
+    (await import('./commands/model.ts')).remove(terminal, name, flags),
+  );
+  for (const command of [pull, list, show, verify, bring]) addSettings(command, STORE);
+  addSettings(remove, [...STORE, 'redisUrl', 'prefix']);
 }
 
 function addUp(program: Command, terminal: Terminal): void {
@@ -544,7 +568,7 @@ function addDoctor(program: Command, terminal: Terminal, version: string): void 
         'the settings in force need.',
     )
     .option('--json', 'report as JSON');
-  addSettings(command, ['device', 'precision', 'model', 'redisUrl', 'cacheDir']);
+  addSettings(command, ['device', 'precision', 'model', 'redisUrl', ...STORE]);
   command.action(async (flags: DoctorFlags) => (await import('./commands/doctor.ts')).doctor(terminal, flags, version));
 }
 
@@ -573,7 +597,7 @@ function addTune(program: Command, terminal: Terminal): void {
     'threads',
     'maxRows',
     'poolTokens',
-    'cacheDir',
+    ...STORE,
     'kernels',
     'cudaLibrary',
   ]);
@@ -699,7 +723,7 @@ export const SETTING_FLAGS = {
   redisServerName: ['name', 'name in the certificate of the queue server'],
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
-  model: ['name', 'model to use (default minilm; see shoal model list)'],
+  model: ['name', 'model to use: a name of shoal model list, or ORG/NAME of the hub (default minilm)'],
   kind: ['kind', 'embed or similarity: the jobs that a worker serves'],
   device: ['device', 'auto, cpu, gpu:<index> or sim:<tokens per ms>'],
   simServes: ['what', 'itself or model: the queue that a simulated device serves'],
@@ -708,6 +732,8 @@ export const SETTING_FLAGS = {
   deviceSessions: ['n', 'sessions side by side on the device'],
   workerName: ['name', 'what this worker is called over all its lives'],
   cacheDir: ['folder', 'models, kept vectors and the private queue server'],
+  modelsDir: ['folder', 'models, apart from the rest of the cache'],
+  modelsReadOnly: ['auto|yes', 'whether the folder of the models is only read'],
   collectionsDir: ['folder', 'collections of vectors'],
   kernels: ['set', 'auto, plain, or an instruction set: what computes similarity'],
   smallOnCpu: ['choice', 'auto or never: what a similarity worker on a GPU compares on its CPU'],
@@ -761,7 +787,8 @@ export const SETTING_FLAGS = {
   dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
 } as const;
 
-const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', 'cacheDir', 'threads', 'logLevel', 'logFormat'] as const;
+const STORE = ['cacheDir', 'modelsDir', 'modelsReadOnly'] as const;
+const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', ...STORE, 'threads', 'logLevel', 'logFormat'] as const;
 const HTTP = [
   'httpHost',
   'httpHosts',

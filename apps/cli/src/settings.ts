@@ -2,7 +2,7 @@
 // are is core's schema; this file only brings the sources together.
 
 import { statSync } from 'node:fs';
-import { cacheFolder, environmentName, resolveSettings, settingsSchema, type Settings } from '@shoal/core';
+import { environmentName, resolveSettings, settingsSchema, storeFolders, type Settings } from '@shoal/core';
 import { readSettingsFiles } from '@shoal/ops/service';
 import { say, type Terminal } from './terminal.ts';
 
@@ -15,17 +15,21 @@ export async function settingsOf(terminal: Terminal, flags: object): Promise<Set
   const files = await readSettingsFiles({ flags: given, environment: terminal.environment });
   const settings = resolveSettings({ flags: given, environment: terminal.environment, ...files });
   for (const warning of files.warnings) say(terminal, warning);
-  const danger = cacheDanger(cacheFolder(settings.cacheDir, terminal.environment));
-  if (danger !== undefined) say(terminal, danger);
+  const { cacheDir, modelsDir } = storeFolders(settings, terminal.environment);
+  const dangers = [
+    cacheDanger(cacheDir),
+    modelsDir === undefined ? undefined : cacheDanger(modelsDir, 'models folder'),
+  ];
+  for (const danger of dangers) if (danger !== undefined) say(terminal, danger);
   return settings;
 }
 
 /** Who may write the cache chooses models and graphs, and so the vectors. Shoal makes it for its user alone. */
-export function cacheDanger(cacheDir: string): string | undefined {
+export function cacheDanger(cacheDir: string, what = 'cache folder'): string | undefined {
   const found = statSync(cacheDir, { throwIfNoEntry: false });
   if (found === undefined || (found.mode & 0o022) === 0) return undefined;
   return (
-    `others may write the cache folder ${cacheDir} (mode ${(found.mode & 0o777).toString(8)}), and so choose models and ` +
+    `others may write the ${what} ${cacheDir} (mode ${(found.mode & 0o777).toString(8)}), and so choose models and ` +
     `graphs: chmod 700 '${cacheDir}'`
   );
 }

@@ -1,7 +1,7 @@
 // The HTTP producer as a process. Settings come from the environment (docs/settings.md), requests are in docs/http.md.
 
 import { readFileSync } from 'node:fs';
-import { cacheFolder } from '@shoal/core';
+import { storeFolders } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { serviceMain } from '@shoal/ops/service';
 import { createProducer } from './producer.ts';
@@ -10,7 +10,7 @@ process.exit(
   await serviceMain({
     name: 'http',
     start: async (settings, log) => {
-      const model = await openModel(settings.model, { cacheDir: cacheFolder(settings.cacheDir) });
+      const model = await openModel(settings.model, storeFolders(settings));
       const tokenizer = await openTokenizer(
         model,
         settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },

@@ -20,6 +20,7 @@ import {
 test('the queues of a model', () => {
   expect([mainQueue('minilm'), cpuQueue('minilm')]).toEqual(['embed-minilm', 'embed-minilm-cpu']);
   expect(modelSlug('BAAI/bge-small-en_v1.5')).toBe('baai--bge-small-en-v1-5');
+  expect(modelSlug('BAAI/bge-small-en_v1.5@main')).toBe('baai--bge-small-en-v1-5');
 });
 
 test('every key of a job', () => {

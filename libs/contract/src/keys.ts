@@ -6,9 +6,10 @@ import { ShoalError } from './errors.ts';
 
 export const DEFAULT_PREFIX = '{shoal}';
 
-/** The store's model name as it appears in queue names: lower case, "/" → "--", anything unusual → "-". */
+/** The store's model name as it appears in queue names: lower case, "/" → "--", anything unusual → "-"; no revision. */
 export function modelSlug(modelName: string): string {
   return modelName
+    .replace(/@.*$/s, '')
     .toLowerCase()
     .replaceAll('/', '--')
     .replaceAll(/[^a-z0-9-]/g, '-');

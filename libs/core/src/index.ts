@@ -1,4 +1,4 @@
-export { cacheFolder } from './settings/cache-folder.ts';
+export { cacheFolder, storeFolders, type StoreFolders } from './settings/cache-folder.ts';
 export {
   droppedVariables,
   environmentName,

@@ -1,14 +1,21 @@
 export {
   listModels,
+  openHubModel,
   openModel,
   pullModel,
   verifyModel,
+  type HubOptions,
   type ModelListing,
   type OpenOptions,
   type PullOptions,
   type StoreOptions,
   type VerifiedModel,
 } from './store/model-store.ts';
+export { showModel, type ModelDetails } from './store/show-model.ts';
+export { removeModel, type RemovedModel } from './store/remove-model.ts';
+export { isHubName } from './hub/hub-name.ts';
+export type { HubOrigin } from './hub/hub-origin.ts';
+export type { FetchedFacts } from './hub/pull-hub-model.ts';
 export { CANARY_TEXT, type Canary } from './store/canaries.ts';
 export type { ProveModel } from './store/import-files.ts';
 export { checkModelName } from './store/imported-models.ts';

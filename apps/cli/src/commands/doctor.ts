@@ -5,8 +5,8 @@ import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
 import { ShoalError, cpuLaneOf, mainQueue } from '@shoal/contract';
-import { cacheFolder, type Settings } from '@shoal/core';
-import { listModels, openModel } from '@shoal/models';
+import { cacheFolder, storeFolders, type Settings } from '@shoal/core';
+import { isHubName, listModels, openModel } from '@shoal/models';
 import { diskFailure } from '@shoal/fetch';
 import {
   checkServer,
@@ -105,20 +105,21 @@ async function existingFolder(path: string): Promise<string> {
 }
 
 /** The model is run, but not fetched: this command changes nothing. */
-async function modelFinding(
-  { model: name, device, precision }: Settings,
-  cacheDir: string,
-  { environment }: Terminal,
-): Promise<Finding> {
-  const known = (await listModels({ cacheDir })).find((model) => model.name === name);
-  if (known === undefined)
+async function modelFinding(settings: Settings, cacheDir: string, { environment }: Terminal): Promise<Finding> {
+  const { model: name, device, precision } = settings;
+  const folders = storeFolders(settings, environment);
+  const repository = `${name.replace(/@.*$/s, '').toLowerCase()}@`;
+  const known = (await listModels(folders)).find(
+    (model) => model.name === name || model.hub?.toLowerCase().startsWith(repository) === true,
+  );
+  if (known === undefined && !isHubName(name))
     return {
       about: `model ${name}`,
       state: 'broken',
       found: 'no model of this name is known',
       cure: 'shoal model list shows those that are',
     };
-  if (!known.isStored)
+  if (known?.isStored !== true)
     return {
       about: `model ${name}`,
       state: 'absent',
@@ -128,7 +129,7 @@ async function modelFinding(
   if (isSimulated(device))
     return { about: `model ${name}`, state: 'ok', found: 'in the cache; a simulated device runs nothing' };
   return examineModel({
-    model: await openModel(name, { cacheDir }),
+    model: await openModel(name, { ...folders, allowFetch: false }),
     device,
     precision,
     cacheDir,

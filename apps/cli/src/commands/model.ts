@@ -1,9 +1,22 @@
 // `shoal model`: the store's verbs, with a progress bar and a report. What a model is and how it is checked is the
 // store's business.
 
-import { cacheFolder, type Settings } from '@shoal/core';
-import { importModel, listModels, verifyModel } from '@shoal/models';
-import { fetchModel } from '../processes/session.ts';
+import { ShoalError, mainQueue, modelSlug } from '@shoal/contract';
+import { storeFolders, type Settings, type StoreFolders } from '@shoal/core';
+import {
+  importModel,
+  isHubName,
+  listModels,
+  removeModel,
+  showModel,
+  verifyModel,
+  type HubOrigin,
+  type ModelDetails,
+  type StoredModel,
+} from '@shoal/models';
+import { attachRunningServer } from '@shoal/private-server';
+import { liveWorkers } from '@shoal/queue';
+import { fetchModel, withConnection } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
@@ -13,16 +26,32 @@ export interface ModelFlags {
   readonly quiet?: boolean;
 }
 
-export async function pull(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
+export interface PullFlags extends ModelFlags {
+  readonly update?: boolean;
+  readonly name?: string;
+}
+
+export async function pull(terminal: Terminal, name: string, flags: PullFlags): Promise<void> {
+  if (!isHubName(name) && flags.name !== undefined)
+    throw new ShoalError('USAGE', `--name is for models of the hub, and ${name} is a name of the store`, { name });
   const settings = await settingsOf(terminal, flags);
   const model = await fetchModel(terminal, name, {
     settings,
     isQuiet: flags.quiet === true,
     force: flags.force === true,
+    update: flags.update === true,
+    as: flags.name,
   });
   if (flags.json === true)
     await print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder })}\n`);
-  else if (flags.quiet !== true) say(terminal, `${model.name}@${model.revision} is in ${model.folder}`);
+  else if (flags.quiet !== true)
+    say(
+      terminal,
+      `${model.name}@${model.revision} is in ${model.folder}` +
+        (isHubName(name)
+          ? `: ${wordsOf(model)}, licence ${model.licence}; use it with --model ${nameFor(model, name)}`
+          : ''),
+    );
 }
 
 export interface ImportFlags extends ModelFlags {
@@ -33,11 +62,11 @@ export interface ImportFlags extends ModelFlags {
 }
 
 export async function bring(terminal: Terminal, path: string, flags: ImportFlags): Promise<void> {
-  const cacheDir = folderOf(terminal, await settingsOf(terminal, flags));
+  const folders = foldersOf(terminal, await settingsOf(terminal, flags));
   const { model, notes } = await importModel(path, {
-    cacheDir,
+    ...folders,
     // loaded for this command alone: it carries the runtime
-    prove: async (brought) => (await import('@shoal/worker')).proveModel(brought, { cacheDir }),
+    prove: async (brought) => (await import('@shoal/worker')).proveModel(brought, folders),
     force: flags.force === true,
     ...(flags.name !== undefined && { name: flags.name }),
     pooling: flags.pooling,
@@ -62,16 +91,18 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
 }
 
 export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
-  const models = await listModels({ cacheDir: folderOf(terminal, await settingsOf(terminal, flags)) });
+  const models = await listModels(foldersOf(terminal, await settingsOf(terminal, flags)));
   if (flags.json === true) return print(terminal, `${JSON.stringify(models, null, 1)}\n`);
   const lines = models
     .filter((model) => !model.isForTests)
     .map(
-      ({ name, revision, bytes, isStored, licence, description, filesOf, notes = [], problem }) =>
+      ({ name, revision, bytes, isStored, licence, description, filesOf, notes = [], hub, problem }) =>
         (problem === undefined
           ? `${name}  ${revision}  ${place(isStored, filesOf)}  ${(bytes / 1e6).toFixed(0)} MB  ${licence}\n`
           : `${name}  cannot be opened: ${problem}\n`) +
-        [description, ...notes].map((line) => (line === '' ? '' : `   ${line}\n`)).join(''),
+        [hub === undefined ? description : `from ${hub}`, ...notes]
+          .map((line) => (line === '' ? '' : `   ${line}\n`))
+          .join(''),
     );
   await print(terminal, lines.join(''));
 }
@@ -84,9 +115,7 @@ function place(isStored: boolean, filesOf: string | undefined): string {
 }
 
 export async function verify(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
-  const { model, files, graphs } = await verifyModel(name, {
-    cacheDir: folderOf(terminal, await settingsOf(terminal, flags)),
-  });
+  const { model, files, graphs } = await verifyModel(name, foldersOf(terminal, await settingsOf(terminal, flags)));
   const { revision, folder } = model;
   if (flags.json === true)
     return print(terminal, `${JSON.stringify({ name: model.name, revision, folder, files, graphs }, null, 1)}\n`);
@@ -99,6 +128,125 @@ export async function verify(terminal: Terminal, name: string, flags: ModelFlags
   );
 }
 
-function folderOf(terminal: Terminal, settings: Settings): string {
-  return cacheFolder(settings.cacheDir, terminal.environment);
+export async function show(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
+  const details = await showModel(name, foldersOf(terminal, await settingsOf(terminal, flags)));
+  const { model, hub, ...rest } = details;
+  if (flags.json !== true) return print(terminal, textOf(details));
+  const { canary, ...facts } = model;
+  const memoryBytes = rest.values === undefined ? undefined : { fp32: 4 * rest.values, half: 2 * rest.values };
+  await print(
+    terminal,
+    `${JSON.stringify({ ...facts, hasCanary: canary !== undefined, ...rest, memoryBytes, ...(hub && { hub }) }, null, 1)}\n`,
+  );
+}
+
+function textOf(details: ModelDetails): string {
+  const { model, description, architecture, tokenizer, queue, values, files, graphs, notes, hub } = details;
+  const prompts = Object.entries(model.prompts).filter(([, text]) => text !== '');
+  const rows: readonly (readonly [label: string, text: string])[] = [
+    ['model', `${model.name}@${model.revision}: ${description}`],
+    ['licence', `${model.licence}, by ${details.attribution}`],
+    ['from', hub === undefined ? 'no hub' : fromHub(hub, details.knownCommit)],
+    ['queue', `${queue}, on the CPU alone ${queue}-cpu`],
+    ['vectors', wordsOf(model)],
+    ['encoder', `${architecture}, rows of at most ${model.positionLimit} tokens`],
+    ['tokenizer', `${tokenizer}, ${model.vocabularySize.toLocaleString('en')} tokens, hash ${model.tokenizerHash}`],
+    ['prompts', prompts.map(([kind, text]) => `${kind} ${JSON.stringify(text)}`).join(', ') || 'none'],
+    ['memory', memoryOf(values)],
+    ['folder', model.folder],
+    ...files.map(({ path, bytes, sha256 }) => ['file', `${sha256}  ${path}  ${bytes} bytes`] as const),
+    ...(hub?.files ?? []).map(
+      ({ path, bytes, digest }) =>
+        ['on the hub', `${digest.algorithm} ${digest.hex}  ${path}  ${bytes} bytes`] as const,
+    ),
+    ...graphs.map(({ path, bytes }) => ['graph', `${path}  ${bytes} bytes`] as const),
+    ...notes.map((note) => ['note', note] as const),
+  ];
+  return rows.map(([label, text]) => `${label.padEnd(11)}${text}\n`).join('');
+}
+
+function fromHub({ repository, commit, asked }: HubOrigin, known: string | undefined): string {
+  const was = asked === commit ? '' : ` (${asked} when it was pulled)`;
+  return `${repository}@${commit}${was}${known === commit ? ', the commit that Shoal knows' : ''}`;
+}
+
+function memoryOf(values: number | undefined): string {
+  if (values === undefined) return 'as its graph has it';
+  return (
+    `${values.toLocaleString('en')} weights: ${megabytes(4 * values)} in fp32, ${megabytes(2 * values)} in fp16 or bf16; ` +
+    'what runs take comes on top'
+  );
+}
+
+function megabytes(bytes: number): string {
+  return `${Math.ceil(bytes / 1e6).toLocaleString('en')} MB`;
+}
+
+export interface RemoveFlags extends ModelFlags {
+  readonly redisUrl?: string;
+}
+
+/** Asks nothing; refuses while a worker of a queue server that runs serves it. */
+export async function remove(terminal: Terminal, name: string, flags: RemoveFlags): Promise<void> {
+  const settings = await settingsOf(terminal, flags);
+  const folders = foldersOf(terminal, settings);
+  const stored = await modelNames(name, folders);
+  if (flags.force !== true) await refuseServed(terminal, settings, stored);
+  const removed = await removeModel(name, folders);
+  if (flags.json === true) return print(terminal, `${JSON.stringify(removed)}\n`);
+  if (flags.quiet === true) return;
+  const { freedBytes, paths, alsoGone } = removed;
+  say(
+    terminal,
+    `${removed.name} is gone, ${(freedBytes / 1e6).toFixed(0)} MB are free: ${paths.join(', ')}` +
+      (alsoGone.length === 0 ? '' : `; so is ${alsoGone.join(' and ')}, which was made of its files`),
+  );
+}
+
+/** The model of this name, and those that are made of its files. */
+async function modelNames(name: string, folders: StoreFolders): Promise<readonly string[]> {
+  const models = await listModels(folders);
+  const repository = name.replace(/@.*$/s, '').toLowerCase();
+  const found = models.filter((model) =>
+    isHubName(name) ? model.hub?.toLowerCase().startsWith(`${repository}@`) === true : model.name === name,
+  );
+  const made = models.filter(({ filesOf }) => found.some((model) => model.name === filesOf));
+  return [...found, ...made].map((model) => model.name);
+}
+
+async function refuseServed(terminal: Terminal, settings: Settings, names: readonly string[]): Promise<void> {
+  const { cacheDir } = foldersOf(terminal, settings);
+  const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl, signal: terminal.signal });
+  if (server === undefined) return; // no worker runs
+  try {
+    const { prefix } = settings;
+    await withConnection({ redisUrl: server.url, prefix, signal: terminal.signal }, async (connection) => {
+      for (const name of names) {
+        const workers = await liveWorkers(connection, mainQueue(name), prefix);
+        if (workers.length > 0)
+          throw new ShoalError(
+            'USAGE',
+            `${name} is in use: ${workers.length === 1 ? 'a worker serves' : `${workers.length} workers serve`} ` +
+              `${mainQueue(name)} under ${prefix}. Stop them first, or take the files away with --force`,
+            { name, workers },
+          );
+      }
+    });
+  } finally {
+    await server.release();
+  }
+}
+
+function wordsOf({ dims, defaultMaxTokens }: StoredModel): string {
+  return `${dims} dimensions, rows of up to ${defaultMaxTokens} tokens`;
+}
+
+/** By its name on the hub, where that leads to it. */
+function nameFor({ name }: StoredModel, asked: string): string {
+  const repository = asked.replace(/@.*$/s, '');
+  return modelSlug(repository) === name ? repository : name;
+}
+
+function foldersOf(terminal: Terminal, settings: Settings): StoreFolders {
+  return storeFolders(settings, terminal.environment);
 }

@@ -20,7 +20,7 @@ const LOOK_MS = 2_000;
  * Flags that a worker has to be given as well, so that both are at the same queue. What comes from elsewhere, it finds
  * there.
  */
-const SHARED_FLAGS: readonly (keyof Settings)[] = ['redisUrl', 'prefix', 'cacheDir'];
+const SHARED_FLAGS: readonly (keyof Settings)[] = ['redisUrl', 'prefix', 'cacheDir', 'modelsDir'];
 
 export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);

@@ -5,6 +5,7 @@
 
 import { once } from 'node:events';
 import { cacheFolder, type Settings, redactUrl } from '@shoal/core';
+import { modelSlug } from '@shoal/contract';
 import type { StoredModel } from '@shoal/models';
 import { cudaLibraryProblem } from '@shoal/similarity';
 import { localGpus } from '@shoal/worker';
@@ -215,10 +216,11 @@ type Reports = readonly [
   similarity: readonly ReadyReport[],
 ];
 
-function asText([http, workers, dashboard, similarity]: Reports, { model }: Settings): string {
+function asText([http, workers, dashboard, similarity]: Reports, { model: asked }: Settings): string {
   const url = String(http['url']);
   const places = workers.map(({ device, precision }) => `${String(device)} (${String(precision)})`);
   const served = String(workers[0]?.['model']);
+  const model = asked.includes('/') ? modelSlug(asked) : asked;
   const comparing = similarity.map(({ device }) => String(device)).join(', ');
   return `
   HTTP       ${url}/v1/embeddings   OpenAI's API; also /v1/models, /openapi.json, /metrics

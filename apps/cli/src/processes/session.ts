@@ -3,9 +3,17 @@
 // looking at the model alone is refused before a server or a worker starts.
 
 import { ShoalError, isShoalError, mainQueue } from '@shoal/contract';
-import { cacheFolder, type Settings, type Tokenizer } from '@shoal/core';
+import { cacheFolder, storeFolders, type Settings, type Tokenizer } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
-import { openModel, openTokenizer, pullModel, type StoredModel } from '@shoal/models';
+import {
+  isHubName,
+  openHubModel,
+  openModel,
+  openTokenizer,
+  pullModel,
+  type FetchedFacts,
+  type StoredModel,
+} from '@shoal/models';
 import {
   checkServer,
   closeConnection,
@@ -53,30 +61,53 @@ export async function withSession<Result>(
   return withServer(terminal, options, (server) => withWorker(terminal, { ...options, server, tokenizer }, use));
 }
 
+export interface FetchOptions extends SessionOptions {
+  readonly force?: boolean;
+  /** Of a model of the hub: its newest commit. */
+  readonly update?: boolean;
+  /** What to call a model of the hub. */
+  readonly as?: string | undefined;
+}
+
 /** The model from the cache folder, fetched first when it is not there, or in any case with `force`. */
 export async function fetchModel(
   terminal: Terminal,
   name: string,
-  { settings, isQuiet, force = false }: SessionOptions & { readonly force?: boolean },
+  { settings, isQuiet, force = false, update = false, as }: FetchOptions,
 ): Promise<StoredModel> {
   const bar = downloadProgress(terminal, `model ${name}`, !isQuiet);
-  let isAnnounced = isQuiet;
+  const tell = (message: string): void => (isQuiet ? undefined : say(terminal, message));
+  const folders = storeFolders(settings, terminal.environment);
+  let isAnnounced = false;
+  const options = {
+    ...folders,
+    environment: terminal.environment,
+    signal: terminal.signal,
+    // loaded where a model is brought: it carries the runtime
+    prove: async (brought: StoredModel) => (await import('@shoal/worker')).proveModel(brought, folders),
+    ...(force ? { force } : {}),
+    update,
+    name: as,
+    onStart: ({ repository, commit, licence, bytes, bytesLeft }: FetchedFacts) => {
+      const [all, left] = [Math.ceil(bytes / 1e6), Math.ceil(bytesLeft / 1e6)];
+      tell(
+        `fetching ${repository}@${commit.slice(0, 12)} (${all} MB${left < all ? `, ${left} MB left` : ''}; licence ${licence}), once`,
+      );
+      isAnnounced = true;
+    },
+    onWait: (why: string, waitMs: number) => tell(`${why}; tried again in ${Math.ceil(waitMs / 1000)} s`),
+    onProgress: (done: number, total: number | undefined) => {
+      if (!isAnnounced)
+        tell(`fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`);
+      isAnnounced = true;
+      bar.update(done, total);
+    },
+  };
   try {
-    return await (force ? pullModel : openModel)(name, {
-      cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
-      environment: terminal.environment,
-      ...(force ? { force } : {}),
-      signal: terminal.signal,
-      onProgress: (done, total) => {
-        if (!isAnnounced)
-          say(
-            terminal,
-            `fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`,
-          );
-        isAnnounced = true;
-        bar.update(done, total);
-      },
-    });
+    if (!isHubName(name)) return await (force || update ? pullModel : openModel)(name, options);
+    const { model, notes } = await openHubModel(name, options);
+    for (const note of notes) tell(note);
+    return model;
   } finally {
     bar.stop();
   }

@@ -68,7 +68,15 @@ export const settingsSchema = z.strictObject({
     .regex(/^\{[^{}]{1,64}\}$/, 'must be a hash tag such as {shoal}')
     .default('{shoal}')
     .describe('Prefix of every key; plain BullMQ producers pass the same one.'),
-  model: z.string().min(1).max(128).default('minilm').describe('Model of the store that this worker or command uses.'),
+  model: z
+    .string()
+    .min(1)
+    .max(256)
+    .default('minilm')
+    .describe(
+      'Model that this worker or command uses: a name of the store, or ORG/NAME[@REVISION] of the Hugging Face hub, ' +
+        'which commands fetch once.',
+    ),
   kind: z
     .enum(['embed', 'similarity'])
     .default('embed')
@@ -131,6 +139,21 @@ export const settingsSchema = z.strictObject({
     .min(1)
     .optional()
     .describe('Models, graphs and the private queue server. Default: $XDG_CACHE_HOME/shoal or ~/.cache/shoal.'),
+  modelsDir: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'Models, a folder each, apart from the rest of cacheDir; several machines may share it. Default: models in ' +
+        'cacheDir.',
+    ),
+  modelsReadOnly: z
+    .enum(['auto', 'yes'])
+    .default('auto')
+    .describe(
+      'Whether modelsDir is only read; graphs, locks and what was verified go to cacheDir. auto: where it cannot be ' +
+        'written.',
+    ),
   collectionsDir: z
     .string()
     .min(1)
@@ -397,6 +420,7 @@ export interface SettingSources {
  */
 export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'cacheDir',
+  'modelsDir',
   'collectionsDir',
   'cudaLibrary',
   'redisCa',

@@ -127,13 +127,21 @@ export interface KeptGraph {
   readonly problem?: string;
 }
 
-/** The graphs of this model in the cache, each hashed again. */
-export async function keptGraphs(name: string, cacheDir: string): Promise<readonly KeptGraph[]> {
+/** Paths of the graphs of this model in the cache. */
+export async function graphPaths(name: string, cacheDir: string): Promise<readonly string[]> {
   const folder = join(cacheDir, 'graphs');
   const own = new RegExp(`^${name}-(?:${GRAPH_KINDS.join('|')})-[0-9a-f]{16}\\.onnx$`);
+  const files = await readdir(folder).catch(() => []);
+  return files
+    .filter((file) => own.test(file))
+    .sort()
+    .map((file) => join(folder, file));
+}
+
+/** The graphs of this model in the cache, each hashed again. */
+export async function keptGraphs(name: string, cacheDir: string): Promise<readonly KeptGraph[]> {
   const graphs: KeptGraph[] = [];
-  for (const entry of (await readdir(folder).catch(() => [])).filter((file) => own.test(file)).sort()) {
-    const path = join(folder, entry);
+  for (const path of await graphPaths(name, cacheDir)) {
     const hasData = await refersToData(path);
     const again = { again: true };
     const problem = (await digestProblem(path, again)) ?? (hasData ? await dataProblem(path, again) : undefined);

@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
 import { CheckedJson } from '../checked-json.ts';
-import { parseBertConfig } from '../graph/bert-config.ts';
+import { describeEncoder } from '../encoder/describe-encoder.ts';
 import type { ProveModel } from '../store/import-files.ts';
 import { importModel, refuseTakenName, type ImportOptions, type ImportReport } from '../store/import-model.ts';
 import { checkModelName, describeImported, findImported } from '../store/imported-models.ts';
@@ -179,7 +179,7 @@ async function chooseIn(
 /** Why no graph of ours computes this config; undefined where one does. */
 function undescribed(text: string, where: string): string | undefined {
   try {
-    parseBertConfig(text, where);
+    describeEncoder(CheckedJson.parse(text, where));
     return undefined;
   } catch (error) {
     if (isShoalError(error)) return error.message;

@@ -6,7 +6,7 @@
 // Refuses by name.
 
 import { createHash } from 'node:crypto';
-import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, posix } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
@@ -278,6 +278,7 @@ async function placeGraph(
   const placed = join(folder, FILE.graph);
   await source.copy(posix.relative(given.folder, graph), placed);
   const adapted = await adaptOnnx(await readFile(placed), graph, pooling);
+  await rm(placed); // it may be a second name of the file that was fetched
   await writeFile(placed, adapted.bytes);
   if (adapted.isWrapped) notes.push('mask, pooling and norm were put around the graph');
   return {

@@ -259,11 +259,16 @@ function unopenable(name: string, error: unknown): ModelListing {
   return { name, ...nothing, isStored: false, isForTests: false, problem: error.message };
 }
 
-async function findModel(name: string, options: StoreOptions): Promise<KnownModel> {
+/** A model by its name in the store or on the hub, stored or not. MODEL_UNKNOWN with those that there are. */
+export async function findModel(name: string, options: StoreOptions): Promise<KnownModel> {
   const models = modelsFolder(options);
   const found = isHubName(name)
     ? await findHubModel(parseHubName(name), models)
     : (KNOWN_MODELS.find((known) => known.name === name) ?? (await findImported(name, models)));
+  if (found === undefined && isHubName(name))
+    throw new ShoalError('MODEL_UNAVAILABLE', `${name} is not in ${models}: shoal model pull ${name} fetches it`, {
+      name,
+    });
   if (found === undefined)
     throw unknownModel(name, [...KNOWN_MODELS.map((known) => known.name), ...(await importedNames(models))]);
   return found;
@@ -306,7 +311,8 @@ async function describe(known: KnownModel, folder: string): Promise<StoredModel>
   return describeModel(known.origin === 'quantized' ? { ...given, calibration: known.calibration } : given);
 }
 
-function folderOf(known: KnownModel, options: StoreOptions): string {
+/** Where its files lie, or would. */
+export function folderOf(known: KnownModel, options: StoreOptions): string {
   const models = modelsFolder(options);
   if (known.origin === 'imported') return join(models, known.name, known.revision);
   const { name } = known.origin === 'quantized' ? known.base : known;
@@ -327,15 +333,17 @@ function weightsOf(known: KnownModel): string {
   return weights.sha256;
 }
 
-async function isFolder(path: string): Promise<boolean> {
+export async function isFolder(path: string): Promise<boolean> {
   return (await stat(path).catch(() => undefined))?.isDirectory() === true;
 }
 
-function notStored(known: KnownModel, folder: string): ShoalError {
+export function notStored(known: KnownModel, folder: string): ShoalError {
   const cure =
-    known.origin === 'imported'
-      ? `shoal model import … --name ${known.name} brings it back`
-      : `shoal model pull ${known.name} fetches it`;
+    known.origin !== 'imported'
+      ? `shoal model pull ${known.name} fetches it`
+      : known.hub === undefined
+        ? `shoal model import … --name ${known.name} brings it back`
+        : `shoal model pull ${known.hub.repository} fetches it`;
   return new ShoalError(
     'MODEL_UNAVAILABLE',
     `the model ${JSON.stringify(known.name)} is not stored in ${folder}: ${cure}`,

@@ -3,9 +3,10 @@
 
 import { availableParallelism } from 'node:os';
 import { ShoalError, cpuQueue, mainQueue } from '@shoal/contract';
-import { cacheFolder, sizesOf, type Settings } from '@shoal/core';
-import { checkModelName, openModel } from '@shoal/models';
+import { sizesOf, storeFolders, type Settings } from '@shoal/core';
+import { checkModelName, isHubName, openModel, type Canary, type StoredModel } from '@shoal/models';
 import { defaultWorkerName, isSimulated, type QueueService } from '@shoal/queue';
+import { proveModel } from '../device/prove-model.ts';
 import { ForkedExecutor } from './forked-executor.ts';
 import { startClaiming, type RunningWorker, type WorkerOptions } from './start-claiming.ts';
 
@@ -16,9 +17,12 @@ import { startClaiming, type RunningWorker, type WorkerOptions } from './start-c
 export async function startWorker(options: WorkerOptions): Promise<RunningWorker> {
   const { settings, log } = options;
   const { redisUrl, prefix } = settings;
-  const cacheDir = cacheFolder(settings.cacheDir);
-  checkModelName(settings.model); // a cache may hold models whose names are another model's queue
-  const model = await openModel(settings.model, { cacheDir });
+  const folders = storeFolders(settings);
+  const { cacheDir } = folders;
+  const prove = (brought: StoredModel): Promise<Canary> => proveModel(brought, { cacheDir });
+  // a cache may hold models whose names are another model's queue
+  if (!isHubName(settings.model)) checkModelName(settings.model);
+  const model = await openModel(settings.model, { ...folders, prove });
   const threads = settings.threads || availableParallelism();
   const { served, service } = serviceOf(settings, model.name);
   const server = { redisUrl, prefix, queue: mainQueue(served), log };
@@ -29,7 +33,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     precision: settings.precision,
     encoder: settings.encoder,
     deviceSessions: settings.deviceSessions,
-    cacheDir,
+    ...folders,
     threads,
     tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(),
     cpuQueue: cpuLane,

@@ -54,10 +54,11 @@ await executorProcess<ExecutorSettings, JobOrder>(async (own) => {
 });
 
 async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): Promise<Parts> {
-  const { redisUrl, prefix, queue, cpuQueue, cacheDir } = settings;
+  const { redisUrl, prefix, queue, cpuQueue, cacheDir, modelsDir, modelsReadOnly } = settings;
+  const folders = { cacheDir, modelsDir, modelsReadOnly };
   const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, log });
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
-  const model = await openModel(settings.model, { cacheDir });
+  const model = await openModel(settings.model, folders);
   const ownTokenizer = await openTokenizer(
     model,
     settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },
@@ -66,7 +67,7 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const tokenizer = new ThreadedTokenizer({
     tokenizer: ownTokenizer,
     model: settings.model,
-    cacheDir,
+    ...folders,
     maxTokens,
     threads: settings.tokenizerThreads,
   });

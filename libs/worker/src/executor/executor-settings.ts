@@ -23,6 +23,9 @@ export interface ExecutorSettings {
   readonly encoder?: Settings['encoder'];
   readonly deviceSessions: Settings['deviceSessions'];
   readonly cacheDir: string;
+  /** Undefined: models in cacheDir. */
+  readonly modelsDir?: string | undefined;
+  readonly modelsReadOnly?: boolean | undefined;
   /** Longest row in tokens; undefined: where the model's authors truncate. */
   readonly maxTokens: number | undefined;
   readonly threads: number;

@@ -69,9 +69,9 @@ export class ThreadedTokenizer implements BatchTokenizer {
   }
 
   private startThread(): Thread {
-    const { model, cacheDir, maxTokens } = this.options;
+    const { model, cacheDir, modelsDir, modelsReadOnly, maxTokens } = this.options;
     const isSource = import.meta.url.endsWith('.ts');
-    const workerData: TokenizerThreadData = { model, cacheDir, maxTokens };
+    const workerData: TokenizerThreadData = { model, cacheDir, modelsDir, modelsReadOnly, maxTokens };
     const worker = new Worker(new URL(isSource ? './tokenizer-thread.ts' : './tokenizer-thread.js', import.meta.url), {
       workerData,
     });

@@ -8,6 +8,8 @@ import { openModel, openTokenizer } from '@shoal/models';
 export interface TokenizerThreadData {
   readonly model: string;
   readonly cacheDir: string;
+  readonly modelsDir?: string | undefined;
+  readonly modelsReadOnly?: boolean | undefined;
   readonly maxTokens: number;
 }
 
@@ -28,8 +30,8 @@ export interface TokenizeReply {
 
 invariant(parentPort !== null, 'this file runs as a worker thread');
 const port = parentPort;
-const { model, cacheDir, maxTokens } = workerData as TokenizerThreadData;
-const tokenizer = await openTokenizer(await openModel(model, { cacheDir }), { maxTokens });
+const { model, maxTokens, ...folders } = workerData as TokenizerThreadData;
+const tokenizer = await openTokenizer(await openModel(model, folders), { maxTokens });
 
 port.on('message', ({ id, texts }: TokenizeRequest) => {
   const rows = texts.map((text) => tokenizer.encode(text));
