@@ -400,7 +400,8 @@ function joined(rows: number, blocks: readonly EmbeddedBlock<unknown>[]): EmbedR
   const tokens = blocks.every((block) => block.tokens !== undefined)
     ? blocks.flatMap((block) => block.tokens ?? [])
     : undefined;
-  return withRows({ rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks) });
+  const isSimulated = blocks.some((block) => block.isSimulated);
+  return withRows({ rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks), isSimulated });
 }
 
 function joinedTruncated(blocks: readonly EmbeddedBlock<unknown>[]): readonly number[] | boolean {

@@ -43,7 +43,8 @@ export const resultReader: FuzzedReader = {
   ],
   read: async (bytes) => {
     const { header, body } = openResult(bytes);
-    const head = [header.dtype, header.rows, header.dims, header.fingerprint, String(header.isTruncated)];
+    const { isTruncated, isSimulated } = header;
+    const head = [header.dtype, header.rows, header.dims, header.fingerprint, `${isTruncated} ${isSimulated}`];
     if (header.dtype !== 'ranking') return [...head, body];
     return [...head, ...decodeRankings(header, body).flatMap(({ ids, scores }) => [ids.join(), bytesOf(scores)])];
   },
@@ -59,10 +60,10 @@ function readResult(bytes: Buffer): Values | undefined {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const dtype = ['f32', 'f16', 'i8', 'binary', 'ranking'][view.getUint8(5)];
   const [flags, rows, dims] = [view.getUint16(6, true), view.getUint32(8, true), view.getUint32(12, true)];
-  if (dtype === undefined || (flags !== 0 && flags !== 2) || view.getUint32(28, true) !== 0) return undefined;
+  if (dtype === undefined || (flags & ~6) !== 0 || view.getUint32(28, true) !== 0) return undefined;
   const body = bytes.subarray(32);
   if (crc32(body) !== view.getUint32(16, true)) return undefined;
-  const head = [dtype, rows, dims, bytes.toString('hex', 20, 28), String(flags === 2)];
+  const head = [dtype, rows, dims, bytes.toString('hex', 20, 28), `${(flags & 2) === 2} ${(flags & 4) === 4}`];
   if (dtype === 'ranking') return readRankings(view, rows, dims, head);
   const rowBytes = { f32: 4 * dims, f16: 2 * dims, i8: dims + 4, binary: Math.ceil(dims / 8) }[dtype]!;
   return body.length === rows * rowBytes ? [...head, body] : undefined;

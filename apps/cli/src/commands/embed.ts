@@ -31,6 +31,8 @@ import {
   READING_RULES_NAME,
   differences,
   readRunState,
+  withOrigin,
+  TRIAL_NAME,
   type RunRequest,
   type RunState,
 } from '../output/run-state.ts';
@@ -45,6 +47,7 @@ import {
 } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
@@ -109,12 +112,17 @@ async function embedClaimed(
   const model = await fetchModel(terminal, settings.model, options);
   refuseDimensions(model, flags.dimensions);
   refuseMissingPrompt(model, flags.prompt);
-  const asked = runRequest(model, request);
+  // whether there is a trial is known when the queue server is; until then it is as it was
+  const asked = withOrigin(runRequest(model, request), earlier?.request.options[TRIAL_NAME] !== undefined);
   const goesOnWith = refuseOtherRun(target, earlier, asked);
   const dims = flags.dimensions ?? model.dims;
   const checked: CheckedRequest = { ...request, earlier: goesOnWith, asked, dims };
-  if (isEmpty) return writeNothing(terminal, checked);
-  await withSession(terminal, { ...options, model }, (session) => run(terminal, session, checked));
+  if (isEmpty) return writeNothing(terminal, { ...checked, asked: withOrigin(asked, false) });
+  await withSession(terminal, { ...options, model }, (session) => {
+    const askedHere = withOrigin(asked, session.isTrial);
+    const earlierHere = refuseOtherRun(target, goesOnWith, askedHere);
+    return run(terminal, session, { ...checked, asked: askedHere, earlier: earlierHere });
+  });
 }
 
 /** No record, no job: an output without rows needs the model's dimensions and nothing else. */
@@ -234,6 +242,7 @@ async function stream(
           skipped.add({ index, file, line, id, reason: block.error.message });
         continue;
       }
+      refuseOtherVectors(session, block);
       await writer.write({
         records: block.items,
         dims: block.dims,
