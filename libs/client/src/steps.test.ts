@@ -251,10 +251,10 @@ describe('a fault of the server', () => {
     ['of a full disk, for longer: rejected', { name: 'fetching' }, fullDisk, -1, rejected('QUEUE_REFUSES_WRITES')],
     [
       'of a damaged queue, which a worker puts right: once more',
-      { name: 'adding', again: 'when-used-up' },
+      { name: 'adding', again: 'always' },
       damaged,
       0,
-      addedAgain('when-used-up'),
+      addedAgain('always'),
     ],
     ['of a queue that nobody puts right: rejected', { name: 'fetching' }, damaged, -1, rejected('QUEUE_DAMAGED')],
     ['of a server that was replaced: once more', { name: 'fetching' }, readOnly, -1, addedAgain('never')],
