@@ -226,20 +226,27 @@ test('a job that was set aside runs once it is given back, under an id that is f
   expect((await queue.getJob(quarantined[0] ?? ''))?.data).toEqual(DATA);
 });
 
+/** What its producer hears. */
+function told(jobId: string): unknown {
+  return {
+    v: 1,
+    queue: QUEUE,
+    failed: [jobId],
+    reasons: { [jobId]: expect.stringMatching(/^JOB_INVALID: no job may have the id ".*was set aside/) },
+  };
+}
+
+async function addTo(jobId: string, reply: string): Promise<void> {
+  // BullMQ meets the wrong key as well
+  await queue.add('embed', { ...DATA, reply }, { jobId }).catch(() => undefined);
+}
+
 test('the producer of a job that is set aside is told so, whoever meets it', async () => {
   const channel = `${PREFIX}:reply:somebody`;
   const listener = connection.duplicate();
   await listener.subscribe(channel);
   const messages: unknown[] = [];
   listener.on('message', (_, text: string) => messages.push(JSON.parse(text)));
-  const told = (jobId: string): unknown => ({
-    v: 1,
-    queue: QUEUE,
-    failed: [jobId],
-    reasons: { [jobId]: expect.stringMatching(/^JOB_INVALID: no job may have the id ".*was set aside/) },
-  });
-  const addTo = (jobId: string, reply: string): Promise<unknown> =>
-    queue.add('embed', { ...DATA, reply }, { jobId }).catch(() => undefined); // BullMQ meets the wrong key as well
   await addTo('active', channel); // in place of a key of the queue
   await addTo('events', `${PREFIX}:other`); // no reply channel: nothing is published there
   await admin.repair();
