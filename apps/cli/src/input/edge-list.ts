@@ -180,7 +180,7 @@ class EdgeBuilder {
     const hint = typeof weight === 'string' && /^\d+,\d+$/.test(weight) ? '; write the decimal point as "."' : '';
     throw new ShoalError(
       'GRAPH_INVALID',
-      `${placeIn(this.name, line)}: the weight is ${JSON.stringify(weight)}; it must be a number from 0 to ${MAX_WEIGHT} ` +
+      `${placeIn(this.name, line)}: the weight is ${JSON.stringify(quoted(weight))}; it must be a number from 0 to ${MAX_WEIGHT} ` +
         `that fp32 can hold${hint}`,
       { file: this.name },
     );
@@ -277,7 +277,10 @@ function headingColumns(fields: readonly string[], line: number, edges: EdgeBuil
   const others = fields.filter((_, at) => at !== ends.from && at !== ends.to && at !== weight);
   if (others.length > 0)
     edges.notes.push(
-      `columns that are no part of an edge were left out: ${others.map((one) => `"${one}"`).join(', ')}`,
+      `columns that are no part of an edge were left out: ${others
+        .slice(0, 8)
+        .map((one) => `"${one.slice(0, 40)}"`)
+        .join(', ')}${others.length > 8 ? ', …' : ''}`,
     );
   return { ...ends, weight, count: fields.length };
 }
@@ -351,4 +354,9 @@ async function readNpyEdges(path: string): Promise<EdgeList> {
 
 function counted(count: number, what: string): string {
   return `${count.toLocaleString('en')} ${what}${count === 1 ? '' : 's'}`;
+}
+
+/** As much of it as a message repeats. */
+function quoted(weight: string | number): string | number {
+  return typeof weight === 'string' && weight.length > 80 ? `${weight.slice(0, 80)}…` : weight;
 }
