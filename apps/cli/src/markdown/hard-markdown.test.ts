@@ -15,15 +15,16 @@ test.each(Object.entries(HARD_MARKDOWN))('%s: a document ends as passages', (_, 
   expect(shown).toMatch(/what stands behind it/);
 });
 
-describe('what is parsed at once', () => {
-  const linesOf = (document: string): number[] => {
-    const lines: number[] = [];
-    for (const piece of parseMarkdown(document))
-      if (piece.kind === 'tree')
-        lines.push(piece.nodes.at(-1)!.position!.end.line - piece.nodes[0]!.position!.start.line + 1);
-    return lines;
-  };
+/** Of each piece that was parsed. */
+const linesOf = (document: string): number[] => {
+  const lines: number[] = [];
+  for (const piece of parseMarkdown(document))
+    if (piece.kind === 'tree')
+      lines.push(piece.nodes.at(-1)!.position!.end.line - piece.nodes[0]!.position!.start.line + 1);
+  return lines;
+};
 
+describe('what is parsed at once', () => {
   test.each(['headings with a line under them', 'rules that are lists', 'empty items', 'headings'])(
     'is no more than 1,000 lines of %s',
     (name) => {
