@@ -10,6 +10,11 @@ export interface Terminal {
   readonly words: readonly string[];
   /** Aborted by the first Ctrl-C, by SIGTERM, and when the reader of stdout is gone. */
   readonly signal: AbortSignal;
+  /**
+   * Runs what hears nothing until it is done, for seconds: a signal ends the process at once meanwhile. For work that
+   * leaves nothing behind. Left out: it is simply run.
+   */
+  readonly whileDeaf?: <Result>(work: () => Result) => Promise<Result>;
 }
 
 /** Why a command was told to stop. `isQuiet`: nobody needs to be told, the reader of stdout simply had enough. */
