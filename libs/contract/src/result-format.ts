@@ -7,6 +7,7 @@
 // (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated. Flag 4: a simulated device gave the rows,
 // which are no model's; readers of 0.1.0 refuse them.
 
+import { isUtf8 } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import { ShoalError } from './errors.ts';
 import { invariant } from './invariant.ts';
@@ -236,10 +237,20 @@ function isBodyOf({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows' | '
     hits += count;
   }
   if (at >= body.byteLength) return at === body.byteLength;
+  return areNames(body, at, hits);
+}
+
+/** The lengths of so many names, each in UTF-8, and zeros behind them. */
+function areNames(body: Uint8Array, at: number, hits: number): boolean {
+  const view = new DataView(body.buffer, body.byteOffset, body.byteLength);
   let end = at + 4 * hits;
   if (end > body.byteLength) return false;
-  for (let hit = 0; hit < hits; hit++) end += view.getUint32(at + 4 * hit, true);
-  return Math.ceil(end / 4) * 4 === body.byteLength;
+  for (let hit = 0; hit < hits; hit++) {
+    const length = view.getUint32(at + 4 * hit, true);
+    if (end + length > body.byteLength || !isUtf8(body.subarray(end, end + length))) return false;
+    end += length;
+  }
+  return Math.ceil(end / 4) * 4 === body.byteLength && body.subarray(end).every((byte) => byte === 0);
 }
 
 function corrupt(found: string): ShoalError<'RESULT_CORRUPT'> {
