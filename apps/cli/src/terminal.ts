@@ -30,9 +30,22 @@ export class Interruption extends Error {
   }
 }
 
-/** A line for the person, on stderr: what happens, never a result. */
-export function say(terminal: Terminal, message: string): void {
-  terminal.stderr.write(`shoal: ${message}\n`);
+/** Terminals in whose last line a bar is drawn now. */
+const withBar = new WeakSet<object>();
+const CLEARED_LINE = '\r\u001B[K';
+
+/** A bar is drawn in the last line of standard error, or not any more. */
+export function setBar({ stderr }: Pick<Terminal, 'stderr'>, isDrawn: boolean): void {
+  if (isDrawn) withBar.add(stderr);
+  else withBar.delete(stderr);
+}
+
+/**
+ * A line for the person, on stderr: what happens, never a result. It takes the place of a bar, which is drawn again
+ * below it.
+ */
+export function say({ stderr }: Pick<Terminal, 'stderr'>, message: string): void {
+  stderr.write(`${withBar.has(stderr) ? CLEARED_LINE : ''}shoal: ${message}\n`);
 }
 
 /** A line of result. Resolves when stdout took it, so that a slow reader slows the command down. */
