@@ -12,7 +12,7 @@ import { READERS } from './readers.ts';
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const seed = isNightly ? Date.now() % 2 ** 31 : 34;
 const cases = isNightly ? 2_000 : 64;
-const hardCharacters = isNightly ? 50_000 : 300;
+const hardCharacters = isNightly ? 30_000 : 300;
 if (isNightly) console.log(`fuzzing every reader with seed ${seed}`);
 
 const kept = new KeptProcess(LIMITS);
