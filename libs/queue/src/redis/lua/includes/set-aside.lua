@@ -58,7 +58,8 @@ end
 
 -- @include "tell-set-aside.lua"
 -- Moves what lies under a job's name and is no record of a job that may be to `<prefix>:set-aside:<queue>:<id>:<µs>`,
--- and notes it in `<prefix>:set-aside:<queue>`, so that nothing of it is lost and the name is free. Its producer is told.
+-- and notes it in `<prefix>:set-aside:<queue>`, so that nothing of it is lost and the name is free. Its producer is
+-- told.
 local function setAside(jobPrefix, id)
   local prefix, queue = string.match(jobPrefix, '^(.*):([^:]*):$')
   local noted = prefix .. ':set-aside:' .. queue
