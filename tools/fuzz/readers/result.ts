@@ -99,7 +99,7 @@ function readRankings(view: DataView, rows: number, most: number, head: Values):
   return [...head, ...values.flat()];
 }
 
-/** Lengths, then texts, then less than four zeros. */
+/** Lengths, then texts, then zeros up to a multiple of 4. */
 function readNames(view: DataView, from: number, counts: readonly number[]): string[][] | undefined {
   const hits = counts.reduce((sum, count) => sum + count, 0);
   if (from + 4 * hits > view.byteLength || hits === 0) return undefined;
@@ -115,6 +115,7 @@ function readNames(view: DataView, from: number, counts: readonly number[]): str
       return Buffer.from(name).equals(bytes) ? name : undefined;
     }),
   );
-  const isSound = at <= rest.length && rest.length - at < 4 && rest.subarray(at).every((byte) => byte === 0);
+  const isSound =
+    at <= rest.length && rest.length === Math.ceil(at / 4) * 4 && rest.subarray(at).every((byte) => byte === 0);
   return isSound && !names.flat().includes(undefined) ? (names as string[][]) : undefined;
 }
