@@ -193,7 +193,7 @@ export const markdownReader: FuzzedReader = {
     Object.fromEntries(
       Object.entries(HARD_MARKDOWN).map(([name, make]) => [name, Buffer.from(make(characters))] as const),
     ),
-  mostUndecided: 0.1,
+  mostUndecided: 0.05,
   read: async (bytes, _path, variant) => {
     const records = await recordsOf('markdown', bytes, variant);
     if (records.length === 1 && records[0]!.text === PROBLEM) return [PROBLEM];
