@@ -21,3 +21,11 @@ test.each(PACKAGES)('every entry point of %s has its source, and its build lies 
     expect([entry, types, built]).toEqual([entry, `${module}.d.ts`, `${module}.js`]);
   }
 });
+
+test.each(PACKAGES)('the tests of %s are its own, in the groups that the whole suite has them in', (folder) => {
+  const { scripts } = JSON.parse(readFileSync(join(PROJECT, folder, 'package.json'), 'utf8')) as {
+    readonly scripts: Readonly<Record<string, string>>;
+  };
+  // --root: the groups of vitest.config.ts are paths from there; the last word is a part of a path, and filters
+  expect(scripts['test']).toBe(`vitest run --root ../.. ${folder}/`);
+});

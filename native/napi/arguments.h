@@ -63,11 +63,14 @@ class Arguments {
     return array_of<T>(raw(i), i, least, length);
   }
 
-  template <class T>
-  std::vector<const T *> arrays(size_t i, size_t least) {
+  /** `count` arrays, the one at `at` of at least `least(at)` elements. */
+  template <class T, class Least>
+  std::vector<const T *> arrays(size_t i, uint64_t count, const Least &least) {
     std::vector<const T *> found;
-    for (const napi_value element : elements(i, "an array of arrays"))
-      found.push_back(array_of<T>(element, i, least, nullptr));
+    const std::vector<napi_value> given = elements(i, "an array of arrays");
+    if (!is_bad && given.size() != count) refuse_range(i, "as many arrays as there have to be");
+    for (size_t at = 0; at < given.size() && !is_bad; at++)
+      found.push_back(array_of<T>(given[at], i, least(at), nullptr));
     return found;
   }
 

@@ -42,6 +42,10 @@ export const BROKEN_READERS: readonly FuzzedReader[] = [
     readAgain: (bytes) => (bytes.every((byte) => byte === 0) ? ['as it is'] : undefined),
   },
   {
+    ...broken('broken: nobody can tell', () => 'as it is'),
+    readAgain: () => 'unknown',
+  },
+  {
     ...broken('broken: refuses what is sound', () => {
       throw Object.assign(new Error('no'), { name: 'ShoalError', code: 'INPUT_INVALID' });
     }),

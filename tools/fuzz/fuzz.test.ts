@@ -12,6 +12,7 @@ import { READERS } from './readers.ts';
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const seed = isNightly ? Date.now() % 2 ** 31 : 34;
 const cases = isNightly ? 2_000 : 64;
+const hardCharacters = isNightly ? 30_000 : 300;
 if (isNightly) console.log(`fuzzing every reader with seed ${seed}`);
 
 const kept = new KeptProcess(LIMITS);
@@ -21,8 +22,11 @@ test.each(READERS)(
   '$name: damaged files are refused by code, or read as a second reader reads them',
   { timeout: 600_000 },
   async (reader) => {
-    const { findings } = await fuzz(reader, kept, { seed, cases });
+    const { findings, refused, equal, undecided } = await fuzz(reader, kept, { seed, cases, hardCharacters });
+    if (isNightly) console.log(`${reader.name}: ${refused} refused, ${equal} compared equal, ${undecided} undecided`);
     expect(findings.map(({ number, what }) => `${replay(reader.name, number)}: ${what}`)).toEqual([]);
+    expect(equal).toBeGreaterThan(0);
+    expect(undecided).toBeLessThanOrEqual(Math.max(1, cases * (reader.mostUndecided ?? 0.02)));
   },
 );
 
@@ -50,6 +54,19 @@ describe('a fuzzer', () => {
     expect(findings.map((finding) => finding.what)).toEqual([expect.stringMatching(what)]);
     const after = await fuzz(READERS[0]!, strict, { seed: 1, cases: 2 });
     expect(after.findings).toEqual([]);
+  });
+
+  test('does not begin where the second reader cannot tell what a sound file holds', async () => {
+    const reader = BROKEN_READERS.find(({ name }) => name === 'broken: nobody can tell')!;
+    await expect(fuzz(reader, strict, { seed: 1, cases: 1 })).rejects.toThrow('cannot tell what sound file 0 holds');
+  });
+
+  test('counts what was refused, compared equal and left undecided', async () => {
+    const reader = READERS.find(({ name }) => name === 'arrow')!;
+    const { refused, equal, undecided, findings } = await fuzz(reader, strict, { seed: 1, cases: 30 });
+    expect(findings).toEqual([]);
+    expect(refused + equal + undecided).toBe(30);
+    expect(Math.min(refused, equal)).toBeGreaterThan(0);
   });
 
   test('makes the same case from the same seed, and another from another', async () => {

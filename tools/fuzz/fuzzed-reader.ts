@@ -11,8 +11,12 @@ export type Values = readonly (string | number | bigint | Uint8Array | undefined
 export interface FuzzedReader {
   readonly name: string;
   readonly kind: Kind;
-  /** Sound files; every one is read before anything is damaged. */
+  /** Sound files; every one is read, and read the same by the second reader, before anything is damaged. */
   seeds(): Promise<readonly Buffer[]>;
+  /** Files of about so many bytes that readers of this format have been slow at or fallen over, by name. */
+  hard?(characters: number): Readonly<Record<string, Buffer>>;
+  /** The share of all cases in which the second reader may say that it cannot tell. Default 0.02. */
+  readonly mostUndecided?: number;
   /**
    * What our reader makes of `bytes`, also to be found at `path`. Throws what a person would see. `variant`: which of
    * the ways to read (from 0) is taken, where there are several.

@@ -21,7 +21,7 @@ export type Ending =
   | { readonly kind: 'memory'; readonly bytes: number };
 
 const LOOK_MS = 50;
-const PATIENCE = 6;
+const PATIENCE = 24;
 /** What /proc counts in. */
 const TICK_MS = 10;
 const MAIN = fileURLToPath(new URL('reader-process.ts', import.meta.url));

@@ -29,10 +29,11 @@ const options = { seed: Number(values.seed), cases: Number(values.cases), from: 
 console.log(`seed ${options.seed}, ${options.cases} cases each`);
 for (const reader of readers) {
   const begun = performance.now();
-  const { cases, read, refused, findings } = await fuzz(reader, kept, options);
+  const { cases, refused, equal, undecided, findings } = await fuzz(reader, kept, options);
   const seconds = ((performance.now() - begun) / 1_000).toFixed(1);
   console.log(
-    `${reader.name}: ${cases} cases, ${read} read, ${refused} refused, ${findings.length} findings, ${seconds} s`,
+    `${reader.name}: ${cases} cases, ${refused} refused, ${equal} read and compared equal, ${undecided} read and ` +
+      `undecided, ${findings.length} findings, ${seconds} s`,
   );
   for (const finding of findings) await show(finding);
   if (findings.length > 0) process.exitCode = 1;

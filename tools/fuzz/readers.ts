@@ -6,6 +6,7 @@ import type { FuzzedReader } from './fuzzed-reader.ts';
 import { arrowReader } from './readers/arrow.ts';
 import { collectionReader } from './readers/collection.ts';
 import { candidatesReader, comparandsReader } from './readers/comparands.ts';
+import { csvEdgesReader, jsonlEdgesReader } from './readers/edges.ts';
 import { graphReader } from './readers/graph.ts';
 import { inputReader } from './readers/input.ts';
 import { npyReader } from './readers/npy.ts';
@@ -33,6 +34,8 @@ export const READERS: readonly FuzzedReader[] = [
   jsonlReader,
   csvReader,
   markdownReader,
+  csvEdgesReader,
+  jsonlEdgesReader,
   safetensorsReader,
   onnxReader,
   tokenizerReader,

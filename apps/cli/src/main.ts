@@ -15,6 +15,7 @@ const terminal: Terminal = {
   environment: process.env,
   words: process.argv.slice(2),
   signal: interruption.signal,
+  whileDeaf,
 };
 
 const SIGNALS = [
@@ -22,15 +23,7 @@ const SIGNALS = [
   ['SIGTERM', 143],
   ['SIGHUP', 129],
 ] as const;
-for (const [name, exitCode] of SIGNALS) {
-  process.on(name, () => {
-    if (interruption.signal.aborted) end(exitCode); // asked twice: now
-    // Later ones end the process by themselves: code that does not come to an end would not hear them. Those that came
-    // together with this one are still told first.
-    setImmediate(letSignalsEnd);
-    interruption.abort(new Interruption(name === 'SIGINT' ? 'interrupted' : `stopped by ${name}`, exitCode));
-  });
-}
+listenForSignals();
 for (const stream of [process.stdout, process.stderr]) {
   stream.on('error', ({ code, message }: NodeJS.ErrnoException) => {
     if (code === 'EPIPE') interruption.abort(new Interruption('the reader of the output is gone', 0, true));
@@ -48,6 +41,7 @@ for (const stream of [process.stdout, process.stderr]) {
 await hideArguments();
 const outcome = await run();
 await drained();
+await signalsHeard();
 end(outcome); // whatever a library may have left open: results are written, services released
 
 /**
@@ -57,6 +51,40 @@ end(outcome); // whatever a library may have left open: results are written, ser
 function end(exitCode: number): never {
   letSignalsEnd();
   process.exit(exitCode);
+}
+
+function listenForSignals(): void {
+  for (const [name, exitCode] of SIGNALS) {
+    process.on(name, () => {
+      if (interruption.signal.aborted) endBy(name); // asked twice: now
+      // Later ones end the process by themselves: code that does not come to an end would not hear them.
+      void signalsHeard().then(letSignalsEnd);
+      interruption.abort(new Interruption(name === 'SIGINT' ? 'interrupted' : `stopped by ${name}`, exitCode));
+    });
+  }
+}
+
+/** Signals that came before are heard before, and those that come after it as always. */
+async function whileDeaf<Result>(work: () => Result): Promise<Result> {
+  await signalsHeard();
+  interruption.signal.throwIfAborted();
+  letSignalsEnd();
+  try {
+    return work();
+  } finally {
+    listenForSignals();
+  }
+}
+
+/** As the system would have done: leaving by `process.exit` waits for threads. */
+function endBy(signal: NodeJS.Signals): void {
+  letSignalsEnd();
+  process.kill(process.pid, signal);
+}
+
+/** Signals that came before were told: they are in a whole turn of the event loop, and lost when nobody listens any more. */
+async function signalsHeard(): Promise<void> {
+  for (let turn = 0; turn < 2; turn++) await new Promise((resolve) => setImmediate(resolve));
 }
 
 function letSignalsEnd(): void {

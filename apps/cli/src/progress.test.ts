@@ -2,7 +2,7 @@ import { PassThrough } from 'node:stream';
 import { expect, test } from 'vitest';
 import { ManualClock } from '@shoal/core/testing';
 import { barLine, downloadProgress, rowProgress, withSteps } from './progress.ts';
-import type { Terminal } from './terminal.ts';
+import { say, type Terminal } from './terminal.ts';
 
 function withoutTerminal() {
   const stderr = new PassThrough();
@@ -72,6 +72,23 @@ test.each([
   [40, '14 % | 18 texts/s | 7 min 54 s left'],
 ])('a bar of %i columns shrinks, and rate and time left stay', (columns, line) => {
   expect(barLine(standing, rows, columns)).toBe(line);
+});
+
+test('a sentence takes the place of a bar that is drawn, and stands alone where there is none', () => {
+  const { terminal } = withoutTerminal();
+  const written: string[] = [];
+  Object.assign(terminal.stderr, { isTTY: true, columns: 80, write: (text: string) => written.push(text) });
+  const progress = rowProgress(terminal, true, new ManualClock());
+  say(terminal, 'before');
+  progress.update(10, 100);
+  say(terminal, 'meanwhile');
+  progress.stop();
+  say(terminal, 'after');
+  expect(written.filter((text) => text.includes('shoal: '))).toEqual([
+    'shoal: before\n',
+    '\r\u001B[Kshoal: meanwhile\n',
+    'shoal: after\n',
+  ]);
 });
 
 test('a bar shows no rate before there is one', () => {

@@ -4,7 +4,7 @@
 
 import { SingleBar } from 'cli-progress';
 import { systemClock, type Clock } from '@shoal/core';
-import { say, type Terminal } from './terminal.ts';
+import { say, setBar, type Terminal } from './terminal.ts';
 
 export interface Progress {
   /** `total` undefined: nobody knows it yet. */
@@ -126,6 +126,7 @@ class Bar implements Progress {
   stop(): void {
     this.#bar?.stop();
     this.#bar = undefined;
+    setBar(this.#terminal, false);
   }
 
   #open(): SingleBar {
@@ -139,6 +140,7 @@ class Bar implements Progress {
       fps: 8,
     });
     bar.start(1, 0);
+    setBar(this.#terminal, true);
     return bar;
   }
 }

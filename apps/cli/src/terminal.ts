@@ -10,6 +10,11 @@ export interface Terminal {
   readonly words: readonly string[];
   /** Aborted by the first Ctrl-C, by SIGTERM, and when the reader of stdout is gone. */
   readonly signal: AbortSignal;
+  /**
+   * Runs what hears nothing until it is done, for seconds: a signal ends the process at once meanwhile. For work that
+   * leaves nothing behind. Left out: it is simply run.
+   */
+  readonly whileDeaf?: <Result>(work: () => Result) => Promise<Result>;
 }
 
 /** Why a command was told to stop. `isQuiet`: nobody needs to be told, the reader of stdout simply had enough. */
@@ -25,9 +30,22 @@ export class Interruption extends Error {
   }
 }
 
-/** A line for the person, on stderr: what happens, never a result. */
-export function say(terminal: Terminal, message: string): void {
-  terminal.stderr.write(`shoal: ${message}\n`);
+/** Terminals in whose last line a bar is drawn now. */
+const withBar = new WeakSet<object>();
+const CLEARED_LINE = '\r\u001B[K';
+
+/** A bar is drawn in the last line of standard error, or not any more. */
+export function setBar({ stderr }: Pick<Terminal, 'stderr'>, isDrawn: boolean): void {
+  if (isDrawn) withBar.add(stderr);
+  else withBar.delete(stderr);
+}
+
+/**
+ * A line for the person, on stderr: what happens, never a result. It takes the place of a bar, which is drawn again
+ * below it.
+ */
+export function say({ stderr }: Pick<Terminal, 'stderr'>, message: string): void {
+  stderr.write(`${withBar.has(stderr) ? CLEARED_LINE : ''}shoal: ${message}\n`);
 }
 
 /** A line of result. Resolves when stdout took it, so that a slow reader slows the command down. */

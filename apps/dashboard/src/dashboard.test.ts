@@ -40,7 +40,7 @@ afterEach(async () => {
 });
 afterAll(() => server.stop());
 
-/** A finished job, a failed one, a damaged one and one that waits; the CPU lane is there and empty. */
+/** A finished job, a failed one, a cancelled one, a damaged one and one that waits; the CPU lane is there and empty. */
 async function fill(): Promise<void> {
   const connection = { url: server.url };
   const queue = new Queue(QUEUE, { prefix: '{shoal}', connection });
@@ -48,17 +48,20 @@ async function fill(): Promise<void> {
   queues.push(queue, cpu);
   await cpu.waitUntilReady();
   await server.command('HSET', `{shoal}:${QUEUE}-cpu:meta`, 'opts.maxLenEvents', 100);
-  for (const jobId of ['good-job', 'bad-job']) await queue.add('embed', { v: 1, texts: TEXTS }, { jobId });
+  for (const jobId of ['good-job', 'bad-job', 'cancelled-job'])
+    await queue.add('embed', { v: 1, texts: TEXTS }, { jobId });
   const worker = new Worker(
     QUEUE,
     async (job) => {
       if (job.id === 'bad-job')
         throw new Error('INPUT_TOO_LONG: job "bad-job", row 3 has more than the 256 tokens this worker takes');
+      if (job.id === 'cancelled-job')
+        throw new Error('CANCELLED: the job was cancelled before a worker had claimed it');
       return { v: 1, key: `{shoal}:out:${QUEUE}:good-job`, rows: 64, dims: 384, vector: VECTOR };
     },
     { prefix: '{shoal}', connection },
   );
-  await expect.poll(() => queue.getJobCounts('completed', 'failed')).toEqual({ completed: 1, failed: 1 });
+  await expect.poll(() => queue.getJobCounts('completed', 'failed')).toEqual({ completed: 1, failed: 2 });
   await worker.close();
   for (const jobId of ['waiting-job', 'damaged-job']) await queue.add('embed', { v: 1, texts: TEXTS }, { jobId });
   await server.command('HSET', `{shoal}:${QUEUE}:damaged-job`, 'data', '{"v":1,"texts":["');
@@ -88,7 +91,7 @@ test('shows both lanes with their counts, read-only', async () => {
     [QUEUE, true],
     [`${QUEUE}-cpu`, true],
   ]);
-  expect(body.queues[0]!.counts).toMatchObject({ completed: 1, failed: 1, waiting: 2 });
+  expect(body.queues[0]!.counts).toMatchObject({ completed: 1, failed: 2, waiting: 2 });
 });
 
 test('a queue that comes later is shown soon', async () => {
@@ -103,6 +106,7 @@ test('lists jobs of every state, the damaged one too, in a few kilobytes and wit
   const { body, text } = await board(`?activeQueue=${QUEUE}&status=latest&page=1&jobsPerPage=10`);
   expect(body.queues[0]!.jobs.map(({ id }) => id).toSorted()).toEqual([
     'bad-job',
+    'cancelled-job',
     'damaged-job',
     'good-job',
     'waiting-job',
@@ -110,7 +114,7 @@ test('lists jobs of every state, the damaged one too, in a few kilobytes and wit
   expect(text).toContain('64 texts, the first: text 0 about the sea');
   expect(text).toContain('384 numbers');
   expect(text).not.toContain('0.383');
-  expect(text.length).toBeLessThan(12_000);
+  expect(text.length).toBeLessThan(14_000);
 });
 
 test.each([
@@ -240,7 +244,7 @@ describe.runIf(program !== undefined)('in Chromium', () => {
   }
 
   test('the overview names the queues', async () => {
-    expect(await look('/', 'overview', [QUEUE, `${QUEUE}-cpu`, '4 jobs'])).toMatchObject({ problems: [] });
+    expect(await look('/', 'overview', [QUEUE, `${QUEUE}-cpu`, '5 jobs'])).toMatchObject({ problems: [] });
   });
 
   test('a finished job, with the beginning of its texts and without its vectors', async () => {
@@ -250,6 +254,13 @@ describe.runIf(program !== undefined)('in Chromium', () => {
       '64 texts, the first: text 0',
     ]);
     expect(body).not.toContain('0.383');
+    expect(problems).toEqual([]);
+  });
+
+  test('a cancelled job among the failed ones, which its name and the page say', async () => {
+    const expected = ['cancelled-job', 'embed (cancelled)', 'Cancelled jobs are listed'];
+    const { body, problems } = await look(`/queue/${QUEUE}?status=failed`, 'cancelled', expected);
+    expect(body.match(/\(cancelled\)/g)).toHaveLength(1);
     expect(problems).toEqual([]);
   });
 

@@ -74,8 +74,18 @@ function addBoard(app: FastifyInstance): (queues: readonly BoardQueue[]) => void
   };
 }
 
+/** BullMQ has no state for jobs that were cancelled, and Bull Board no list of its own for them. */
+const ABOUT_FAILED =
+  'Cancelled jobs are listed, and counted, among the failed ones; their name says so. shoal queue counts tells them apart.';
+
+/** Of a job as BullMQ writes it down. */
+function nameOf({ name, failedReason }: { readonly name?: string; readonly failedReason?: string }): string {
+  return failedReason?.startsWith('CANCELLED:') === true ? `${name ?? ''} (cancelled)` : (name ?? '');
+}
+
 function adapterOf(queue: BoardQueue): BullMQAdapter {
-  const adapter = new BullMQAdapter(queue, { readOnlyMode: true, allowRetries: false });
+  const adapter = new BullMQAdapter(queue, { readOnlyMode: true, allowRetries: false, description: ABOUT_FAILED });
+  adapter.setFormatter('name', nameOf);
   for (const field of ['data', 'returnValue', 'progress'] as const)
     adapter.setFormatter(field, (value: unknown) => shorten(value));
   return adapter;

@@ -4,6 +4,7 @@
 
 import { STATUS_CODES, maxHeaderSize, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
+import { setTimeout as after } from 'node:timers/promises';
 import swagger from '@fastify/swagger';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import type { ShoalClient } from '@shoal/client';
@@ -69,6 +70,8 @@ const ARRIVAL_MS = 60_000;
 const LOOK_AT_CONNECTIONS_MS = 2_000;
 /** An answer on readiness that comes later is of no use to whoever asks. */
 const READY_MS = 2_000;
+/** A list of models does not wait for a queue server that hangs. */
+const SERVICE_MS = 1_000;
 const RETRY_BUSY_SECONDS = 1;
 /** Beyond those that are counted, to be told that there are too many. */
 const SPARE_CONNECTIONS = 8;
@@ -101,6 +104,9 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
   app.addHook('onRequest', async (request, reply) => counts.began(request, reply));
   gate.addTo(app);
+  app.addHook('onRequest', async (request, reply) => {
+    if (request.is404) throw notFound(app, request, reply); // before anything is said of its body
+  });
   refuseWhatIsNoRequest(app, gate, counts);
   for (const schema of components(parts.model)) app.addSchema(schema);
   await app.register(swagger, {
@@ -130,6 +136,13 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
 /** Vectors do not show that they are those of a trial. */
 async function tellTrial(reply: FastifyReply, { service }: Pick<AppParts, 'service'>): Promise<void> {
   if ((await service?.()) === 'simulation') void reply.header('x-shoal-simulated', '1');
+}
+
+/** The same as a field; no part of it where the model is computed. The queue server may be away. */
+async function simulatedNow({ service }: Pick<AppParts, 'service'>): Promise<{ readonly simulated?: true }> {
+  if (service === undefined) return {};
+  const found = await Promise.race([service(), after(SERVICE_MS, undefined, { ref: false })]);
+  return found === 'simulation' ? { simulated: true } : {};
 }
 
 function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, service }: AppParts, gate: Gate): void {
@@ -197,13 +210,14 @@ function takenBody(request: FastifyRequest): unknown {
   return body;
 }
 
-function addModels(app: FastifyInstance, { model }: AppParts): void {
+function addModels(app: FastifyInstance, { model, service }: AppParts): void {
   const { name: id, revision, dims: dimensions, maxTokens } = model;
   const shown = { id, object: 'model', created: 0, owned_by: 'shoal', revision, dimensions, max_tokens: maxTokens };
-  app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => ({ object: 'list', data: [shown] }));
+  const shownNow = async (): Promise<object> => ({ ...shown, ...(await simulatedNow({ service })) });
+  app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => ({ object: 'list', data: [await shownNow()] }));
   app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: modelSchema(model) }, async (request) => {
     checkModel(request.params.id, model);
-    return shown;
+    return shownNow();
   });
 }
 
@@ -215,8 +229,7 @@ function addOperations(app: FastifyInstance, { metrics, readiness, readyNeedsWor
     const { refusal, reason, message, waiting, workers, drained, isPaused } = await inTime(readiness());
     if (refusal !== undefined) throw writesRefused(refusal, 503);
     if (readyNeedsWorkers && reason !== 'busy') throw unavailable('no_worker', message, RETRY_BUSY_SECONDS);
-    const isTrial = (await service?.()) === 'simulation';
-    const simulated = isTrial ? { simulated: true } : {};
+    const simulated = await simulatedNow({ service });
     return { status: 'ready', workers: workers + drained, drained, paused: isPaused, waiting, ...simulated };
   });
   app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) =>

@@ -167,15 +167,18 @@ function checkRow(row: unknown, param: string, model: ServedModel): readonly num
 }
 
 function checkIds(ids: readonly unknown[], param: string, { name, vocabularySize }: ServedModel): readonly number[] {
-  return ids.map((id, i) => {
+  // by a plain loop: a row may have millions
+  for (let i = 0; i < ids.length; i++) {
+    const id = ids[i];
     if (typeof id !== 'number' || !Number.isInteger(id))
       throw wrongType(`${param}[${i}]`, 'a token id like the first', id);
-    if (id >= 0 && id < vocabularySize) return id;
+    if (id >= 0 && id < vocabularySize) continue;
     throw invalid(
       'invalid_token',
       `${param}[${i}]`,
       `${id} is no token of ${name}, which has ids from 0 to ${vocabularySize - 1}; were the tokens made for ` +
         'another model? Send texts instead (with LangChain: check_embedding_ctx_length=False)',
     );
-  });
+  }
+  return ids as readonly number[];
 }

@@ -18,11 +18,11 @@ const MAX_HTTP_BYTES = 256 * MIB;
 const MOST_BYTES = 2 * MAX_HTTP_BYTES + 200 * MIB;
 const HEAD = 'POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n';
 
-async function callers(url: string): Promise<Socket[]> {
+async function callers(url: string, count = CALLERS): Promise<Socket[]> {
   return Promise.all(
-    Array.from({ length: CALLERS }, async () => {
+    Array.from({ length: count }, async () => {
       const socket = connect(Number(new URL(url).port), '127.0.0.1');
-      socket.on('error', () => undefined); // being let go is what this is about
+      socket.on('error', () => undefined).resume(); // being let go is what this is about
       await once(socket, 'connect');
       return socket;
     }),
@@ -68,6 +68,32 @@ describe.skipIf(!isNightly)('120 callers that neither send nor read', () => {
       expect(peakBytes).toBeLessThan(MOST_BYTES);
     } finally {
       for (const socket of [...deaf, ...halting]) socket.destroy();
+      await app.stop();
+    }
+  });
+});
+
+describe.skipIf(!isNightly)('a process that may have 200 descriptors', () => {
+  test('says that 300 connections are too many, lives on, serves whoever asks meanwhile and afterwards', async () => {
+    const limits = { maxOpenRequests: 64, maxWaitingRequests: 64, maxHttpBytes: MAX_HTTP_BYTES };
+    const app = await AppProcess.start({ ...limits, maxHttpConnections: 4_096 }, 200);
+    const crowd: Socket[] = [];
+    try {
+      for (let round = 0; round < 10; round++) {
+        crowd.push(...(await callers(app.url, 30)));
+        const answer = await fetch(`${app.url}/healthz`, { headers: { connection: 'close' } });
+        expect(answer.status).toBe(200);
+      }
+      await vi.waitUntil(
+        () => crowd.filter(({ destroyed, readableEnded }) => destroyed || readableEnded).length >= 196,
+      );
+      for (let i = 0; i < 20; i++) expect((await post(app.url, { model: 'minilm', input: 'a' })).status).toBe(200);
+      expect((await app.standing()).warnings).toEqual([expect.stringContaining('as many connections as there may be')]);
+      for (const socket of crowd) socket.destroy();
+      expect((await post(app.url, { model: 'minilm', input: 'a' })).status).toBe(200);
+      expect(app.hasEnded).toBe(false);
+    } finally {
+      for (const socket of crowd) socket.destroy();
       await app.stop();
     }
   });

@@ -4,6 +4,7 @@
 
 import { isUtf8 } from 'node:buffer';
 import type { FastifyBodyParser, FastifyRequest } from 'fastify';
+import { LARGE_BYTES, parseInTurns } from './json-in-turns.ts';
 import { invalid, type Problem } from './problem.ts';
 
 /** `parseText` is Fastify's, which refuses poisoned prototypes. Rejects with what is wrong. */
@@ -14,6 +15,7 @@ export function parseJson(
 ): Promise<unknown> {
   const problem = problemWith(request, body);
   if (problem !== undefined) return Promise.reject(problem);
+  if (body.length > LARGE_BYTES) return parseInTurns(body);
   return new Promise((resolve, reject) => {
     void parseText(request, body.toString(), (error, parsed: unknown) => {
       if (error === null) resolve(parsed);

@@ -4,6 +4,7 @@
 import * as fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { startApp, type AppUnderTest } from './testing/app-under-test.ts';
+import { requests } from './testing/requests.ts';
 import { Schemas, partOf, type Schema } from './testing/schema.ts';
 
 const RUNS = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 10_000 : 150;
@@ -27,34 +28,6 @@ const BEYOND_SCHEMAS = [
   /lists of candidates; each query has one/,
   /^"k" must be 1 to \d+, found \d+$/,
 ];
-
-/** What callers send by mistake, and what stands at bounds. */
-const JUNK = fc.constantFrom<unknown>(
-  ...[
-    [null, '', 'x', 'docs@3', 'docs', 'minilm', 'minilm@abc123', 'query', 'cosine', 'a\u0000\ud800', true, false],
-    [0, -0, -1, 1, 1.5, 64, 65, 384, 385, 30_521, 30_522, 1e6, 1e6 + 1, 2 ** 53, 1e21, 3.4e38, -3.5e38, 5e-324],
-    [[], {}, [[]], [null], ['a'], ['a', ''], ['a', 1], [1], [1, 'a'], [1.5], [-1], [['a']], [[1, 2], [3]], [[1, 0]]],
-    [[[[1, 2]]], [[[1, 0]]], [[[1, 2, 3]]], [101, 7, 102], [[101, 102], 'a'], { a: 1 }, Array(2_049).fill('a')],
-  ].flat(),
-);
-
-/** A request that fits, and one in which something was put, left out or added. */
-function requests(schema: Schema): fc.Arbitrary<unknown> {
-  const fitting = schemas.values(schema) as fc.Arbitrary<Record<string, unknown>>;
-  const fields = Object.keys(partOf(schemas.resolved(schema), 'properties') as object);
-  const names = fc.constantFrom(...fields, 'strange', 'constructor');
-  const changed = fc.tuple(fitting, names, JUNK).map(([body, name, junk]) => ({ ...body, [name]: junk }));
-  const without = fc.tuple(fitting, names).map(([{ ...body }, name]) => {
-    Reflect.deleteProperty(body, name);
-    return body;
-  });
-  return fc.oneof(
-    { weight: 3, arbitrary: fitting },
-    { weight: 6, arbitrary: changed },
-    { weight: 2, arbitrary: without },
-    { weight: 1, arbitrary: JUNK },
-  );
-}
 
 async function post(path: string, body: unknown): Promise<{ readonly status: number; readonly message: string }> {
   const answer = await fetch(app.url + path, {
@@ -83,7 +56,7 @@ describe('a request', () => {
         seen[isTaken ? 'taken' : 'beyond'] += 1;
         return isTaken || (status === 400 && BEYOND_SCHEMAS.some((known) => known.test(message)));
       };
-      await fc.assert(fc.asyncProperty(requests(schema as Schema), agrees), { numRuns: RUNS });
+      await fc.assert(fc.asyncProperty(requests(schemas, schema as Schema), agrees), { numRuns: RUNS });
       expect(Math.min(seen.taken, seen.refused)).toBeGreaterThan(RUNS / 20);
     },
     600_000,
@@ -98,6 +71,13 @@ describe('a request', () => {
     ['an id above it', 'spread', { graph: 'g', seeds: [[2 ** 53]], k: 1 }, false],
     ['a seed of three numbers', 'spread', { graph: 'g', seeds: [[[1, 1, 1]]], k: 1 }, false],
     [
+      'a number that as float32 is too large',
+      'topk',
+      { collection: 'docs@3', queries: [[9_999_999_999_999_998]], k: 1 },
+      false,
+    ],
+    ['the largest number', 'topk', { collection: 'docs@3', queries: [[9_999_999_198_822_400]], k: 1 }, true],
+    [
       'a vector of too many dimensions',
       'topk',
       { collection: 'docs@3', queries: [Array(65_537).fill(1)], k: 1 },
@@ -110,6 +90,16 @@ describe('a request', () => {
     expect((await post(path, body)).status).toBe(isFitting ? 404 : 400); // the app under test has no collections
   });
 });
+
+test.each(['QUERY', 'PROPFIND', 'PUT'])(
+  'a method that no path has is 405, whatever body it comes with: %s',
+  async (method) => {
+    for (const init of [{}, { headers: { 'content-type': 'text/plain' }, body: 'a' }]) {
+      const answer = await fetch(`${app.url}/v1/models`, { method, ...init });
+      expect([answer.status, answer.headers.get('allow')]).toEqual([405, 'GET, HEAD']);
+    }
+  },
+);
 
 describe('an answer', () => {
   test('fits what the document says of its status, refusals included', async () => {

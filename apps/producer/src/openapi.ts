@@ -12,6 +12,7 @@ import {
   MAX_HITS,
   MAX_QUERIES,
   MAX_STEPS,
+  MOST_COMPARED,
 } from './similarity-request.ts';
 
 type Schema = Readonly<Record<string, unknown>>;
@@ -157,7 +158,7 @@ const EMBEDDINGS_RESPONSE = listOf(
 
 const vector = {
   type: 'array',
-  items: { type: 'number', minimum: -MAX_VALUE, maximum: MAX_VALUE },
+  items: { type: 'number', minimum: -MOST_COMPARED, maximum: MOST_COMPARED },
   minItems: 1,
   maxItems: MAX_DIMS,
 };
@@ -315,7 +316,9 @@ const ERROR = object({
   }),
 });
 
-const MODEL = object({
+const simulated = { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' };
+
+const MODEL_FIELDS = object({
   id: { type: 'string' },
   object: { type: 'string', enum: ['model'] },
   created: { type: 'integer' },
@@ -324,6 +327,10 @@ const MODEL = object({
   dimensions: { type: 'integer' },
   max_tokens: { type: 'integer' },
 });
+const MODEL: Schema = {
+  ...MODEL_FIELDS,
+  properties: { ...(MODEL_FIELDS['properties'] as Readonly<Record<string, Schema>>), simulated },
+};
 
 /** The named schemas, for the model that is served. */
 export function components(model: ServedModel): readonly Schema[] {
@@ -349,7 +356,7 @@ export function components(model: ServedModel): readonly Schema[] {
         drained: { type: 'integer' },
         paused: { type: 'boolean' },
         waiting: { type: 'integer' },
-        simulated: { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' },
+        simulated,
       },
     },
   };

@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
+import * as fc from 'fast-check';
 import { BadRequestError, OpenAI } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { programOf } from '@shoal/core/testing';
@@ -18,6 +19,8 @@ import { noLog, type Tokenizer } from '@shoal/core';
 import { parseMetrics, type Exposition } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer, type ProducerOptions } from './producer.ts';
+import { requests } from './testing/requests.ts';
+import { Schemas, partOf, type Schema } from './testing/schema.ts';
 
 const MODEL = 'tiny-random';
 
@@ -488,6 +491,78 @@ describe('operations', () => {
     });
   });
 });
+
+describe('while texts of megabytes that never fill a row are worked on', () => {
+  test('health is answered many times before the first of them', async () => {
+    const isAnswered = { any: false };
+    const large = ['한', 'é\u0301'].map(async (of) => {
+      const answer = await post({ model: MODEL, input: of.repeat(500_000) });
+      isAnswered.any = true;
+      return answer.status;
+    });
+    let checks = 0;
+    while (!isAnswered.any) {
+      expect((await fetch(`${producer.url}/healthz`)).status).toBe(200);
+      checks += 1;
+    }
+    expect(await Promise.all(large)).toEqual([200, 200]);
+    expect(checks).toBeGreaterThan(10);
+  });
+});
+
+/** As many at a time. */
+const AT_ONCE = 48;
+const GENERATED = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 192 : 10_000;
+
+test('requests made from /openapi.json are answered as it says, none with 500, health meanwhile', async () => {
+  const asked = await idleProducer({ prefix: '{shoal}', requestTimeoutMs: 2_000 });
+  const document: unknown = await (await fetch(`${asked.url}/openapi.json`)).json();
+  const schemas = new Schemas(document);
+  const operations = Object.entries(partOf(document, 'paths') as object).flatMap(([path, methods]) =>
+    Object.entries(methods as object).map(([method, operation]: [string, unknown]) => ({ path, method, operation })),
+  );
+  const made = fc.sample(
+    fc.oneof(
+      ...operations.map(({ path, method, operation }) => {
+        const body = partOf(operation, 'requestBody', 'content', 'application/json', 'schema');
+        const bodies = body === undefined ? fc.constant(undefined) : requests(schemas, body as Schema);
+        return {
+          weight: body === undefined ? 1 : 5,
+          arbitrary: bodies.map((one) => ({
+            path,
+            method,
+            operation,
+            body: one === undefined ? one : JSON.stringify(one),
+          })),
+        };
+      }),
+    ),
+    GENERATED,
+  );
+  const seen = new Map<number, number>();
+  const wrong: unknown[] = [];
+  const ask = async ({ path, method, operation, body }: (typeof made)[number]): Promise<void> => {
+    const answer = await fetch(asked.url + path.replace('{id}', MODEL), {
+      method: method.toUpperCase(),
+      ...(body === undefined ? {} : { headers: { 'content-type': 'application/json' }, body }),
+    });
+    const { status } = answer;
+    seen.set(status, (seen.get(status) ?? 0) + 1);
+    const said = partOf(operation, 'responses', String(status)) ?? partOf(operation, 'responses', 'default');
+    const schema = partOf(said, 'content', 'application/json', 'schema');
+    const given = await answer.text();
+    const fits = schema === undefined || schemas.fits(schema as Schema, JSON.parse(given));
+    if (!fits || (status >= 500 && status !== 503)) wrong.push({ path, body, status, given: given.slice(0, 500) });
+  };
+  for (let at = 0; at < made.length; at += AT_ONCE) {
+    const some = made.slice(at, at + AT_ONCE).map(ask);
+    expect((await fetch(`${asked.url}/healthz`)).status).toBe(200);
+    await Promise.all(some);
+  }
+  console.log(`${made.length} generated requests: ${JSON.stringify(Object.fromEntries(seen))}`);
+  expect(wrong).toEqual([]);
+  expect(Math.min(seen.get(200) ?? 0, seen.get(400) ?? 0)).toBeGreaterThan(GENERATED / 50);
+}, 3_600_000);
 
 describe('when vectors do not come', () => {
   test('for want of a worker: 503 with the reason and Retry-After, and nothing stays on the queue', async () => {

@@ -59,6 +59,7 @@ export interface Producer {
 const QUEUE_OUTAGE_MS = 10_000;
 /** What a time-out's answer may add is not worth more. */
 const BACKLOG_MS = 500;
+const KNOWN_SERVICE_MS = 1_000;
 
 /** Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
 export async function createProducer(options: ProducerOptions): Promise<Producer> {
@@ -92,7 +93,7 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     metrics,
     readiness: () => gauge.readiness(),
     readyNeedsWorkers: options.readyNeedsWorkers ?? false,
-    service: remembered(gauge),
+    service: recently(gauge),
     gate: {
       host,
       hosts: options.hosts,
@@ -120,10 +121,16 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   return { url: addressOf(app.server.address(), host), stop };
 }
 
-/** Asked until it is known: what serves a queue stays so. */
-function remembered(gauge: QueueGauge): () => Promise<QueueService | undefined> {
+/** Asked anew after a second: a trial ends, and another may begin. What nobody knows yet is asked each time. */
+function recently(gauge: QueueGauge): () => Promise<QueueService | undefined> {
   let known: QueueService | undefined;
-  return async () => (known ??= await gauge.service().catch(() => undefined));
+  let sinceMs = Number.NEGATIVE_INFINITY;
+  return async () => {
+    if (known !== undefined && performance.now() - sinceMs < KNOWN_SERVICE_MS) return known;
+    const found = await gauge.service().catch(() => known); // while the server is away, what it said last
+    [known, sinceMs] = [found, performance.now()];
+    return found;
+  };
 }
 
 function openEmbedder(

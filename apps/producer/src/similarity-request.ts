@@ -2,7 +2,8 @@
 // with the limits that keep one answer in one piece of JSON. Whether collections, candidates and nodes exist only a
 // worker knows.
 
-import { MAX_DIMS, MAX_VALUE, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/contract';
+import { endianness } from 'node:os';
+import { MAX_DIMS, MAX_VALUE, invariant, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/contract';
 import type { Queries } from '@shoal/client';
 import { checkedBody, list, missing, oneOf, shown, wholeNumber, wrongType } from './body-fields.ts';
 import { checkText } from './embeddings-request.ts';
@@ -37,6 +38,8 @@ export interface SpreadRequest {
   };
 }
 
+/** The largest float32 within ±MAX_VALUE, which as float32 is above itself. */
+export const MOST_COMPARED = 9_999_999_198_822_400;
 export const MAX_QUERIES = 1_024;
 /** Hits of one answer, all queries together: some 40 MB of JSON. */
 export const MAX_HITS = 1_000_000;
@@ -93,7 +96,9 @@ export function parseSpread(body: unknown): SpreadRequest {
     threshold,
   } = checkedBody(body, ['graph', 'seeds', 'k', 'steps', 'decay', 'threshold']);
   const seeds = list('seeds', given, 'an array of sets of seeds', MAX_QUERIES).map((set, i) =>
-    list(`seeds[${i}]`, set, 'an array of nodes').map((seed, j) => seedOf(seed, `seeds[${i}][${j}]`)),
+    list(`seeds[${i}]`, set, 'an array of nodes').map((seed, j) =>
+      isRowId(seed) ? seed : seedOf(seed, `seeds[${i}][${j}]`),
+    ),
   );
   return {
     graph: named('graph', graph, GRAPH_NAME, 'the name of a graph'),
@@ -170,28 +175,44 @@ function queriesOf(name: string, asked: unknown, most: number): Queries {
   if (!Array.isArray(items[0])) return items.map((text, i) => checkText(text, `${name}[${i}]`));
   const dims = list(`${name}[0]`, items[0], 'a vector', MAX_DIMS).length;
   const values = new Float32Array(items.length * dims);
-  items.forEach((vector, row) => values.set(vectorOf(vector, `${name}[${row}]`, dims), row * dims));
+  items.forEach((vector, row) => putVector(vector, `${name}[${row}]`, values.subarray(row * dims, (row + 1) * dims)));
   return { values, dims };
 }
 
-function vectorOf(asked: unknown, param: string, dims: number): readonly number[] {
+function putVector(asked: unknown, param: string, values: Float32Array): void {
   const vector = list(param, asked, 'a vector like the first');
-  if (vector.length !== dims)
-    throw invalid('dimensions_mismatch', param, `"${param}" has ${vector.length} dimensions, the first has ${dims}`);
-  return vector.map((value, i) => {
+  if (vector.length !== values.length)
+    throw invalid(
+      'dimensions_mismatch',
+      param,
+      `"${param}" has ${vector.length} dimensions, the first has ${values.length}`,
+    );
+  for (let i = 0; i < values.length; i++) {
+    const value = vector[i];
     if (typeof value !== 'number') throw wrongType(`${param}[${i}]`, 'a number', value);
-    if (Math.abs(value) > MAX_VALUE)
+    if (Math.abs(value) > MOST_COMPARED)
       throw invalid(
         'vector_invalid',
         `${param}[${i}]`,
-        `"${param}[${i}]" is ${value}; only numbers between ±${MAX_VALUE.toExponential(0)} can be compared`,
+        `"${param}[${i}]" is ${value}; only numbers between ±${MOST_COMPARED} can be compared`,
       );
-    return value;
-  });
+    values[i] = value;
+  }
 }
 
 function candidatesOf(asked: unknown, param: string): BigUint64Array {
-  return BigUint64Array.from(list(param, asked, 'an array of row ids'), (id, i) => BigInt(rowId(id, `${param}[${i}]`)));
+  const ids = list(param, asked, 'an array of row ids');
+  const found = new BigUint64Array(ids.length);
+  // by their halves: a million BigInts take a second
+  invariant(endianness() === 'LE', 'this machine keeps its numbers little-endian');
+  const halves = new Uint32Array(found.buffer);
+  for (let i = 0; i < ids.length; i++) {
+    const id = ids[i];
+    const checked = isRowId(id) ? id : rowId(id, `${param}[${i}]`);
+    halves[2 * i] = checked % 2 ** 32;
+    halves[2 * i + 1] = checked / 2 ** 32;
+  }
+  return found;
 }
 
 function seedOf(asked: unknown, param: string): Seed {
@@ -207,6 +228,10 @@ function seedOf(asked: unknown, param: string): Seed {
       `above 0 and at most ${MAX_VALUE.toExponential(0)}`,
     ),
   ];
+}
+
+function isRowId(asked: unknown): asked is number {
+  return Number.isSafeInteger(asked) && (asked as number) >= 0;
 }
 
 function rowId(asked: unknown, param: string): number {

@@ -122,8 +122,23 @@ test('each text has the vector of its token ids, under load, and every answer sa
   expect(JSON.parse(String(ended))).toMatchObject({ device: 'sim:8000' });
 });
 
-test('/readyz says so', async () => {
-  expect(await (await fetch(`${producer.url}/readyz`)).json()).toMatchObject({ status: 'ready', simulated: true });
+async function answered(path: string): Promise<unknown> {
+  return (await fetch(producer.url + path)).json();
+}
+
+test('/readyz and /v1/models say so, as long as the queue is marked or a simulation alive', async () => {
+  const says = { simulated: true };
+  expect(await answered('/readyz')).toMatchObject({ status: 'ready', ...says });
+  expect(await answered('/v1/models')).toMatchObject({ data: [{ id: MODEL, ...says }] });
+  expect(await answered(`/v1/models/${MODEL}`)).toMatchObject(says);
+  // the server has lost its memory: the worker still says what it is
+  await server.command('HDEL', `${PREFIX}:load`, `service ${QUEUE}`);
+  expect(await answered('/readyz')).toMatchObject(says);
+  await server.command('HSET', `${PREFIX}:load`, `service ${QUEUE}`, 'model');
+  await expect.poll(() => answered('/readyz')).not.toHaveProperty('simulated');
+  await expect.poll(() => answered(`/v1/models/${MODEL}`)).not.toHaveProperty('simulated');
+  await server.command('HSET', `${PREFIX}:load`, `service ${QUEUE}`, 'simulation');
+  await expect.poll(() => answered(`/v1/models/${MODEL}`)).toMatchObject(says);
 });
 
 test('a worker that computes the model does not start beside it', async () => {

@@ -47,8 +47,10 @@ export interface EmbedRequest extends JobRequest {
 
 /** Texts up to this many bytes travel inside the job; finished jobs are kept for a while, inputs are not. */
 const MAX_INLINE_TEXT_BYTES = 4_096;
-/** Longest stretch of tokenizing without a turn of the event loop; a single text is never cut. */
+/** Longest stretch of tokenizing without a turn of the event loop. */
 const SLICE_MS = 8;
+/** A text of fewer UTF-16 units is encoded in one go. */
+const LONG_TEXT = 16_384;
 
 /** Throws INPUT_TOO_LONG when `truncate` is "error" and a text does not fit, JOB_INVALID for an impossible id. */
 export async function makeRequest(jobId: string, texts: readonly string[], terms: RequestTerms): Promise<EmbedRequest> {
@@ -152,11 +154,21 @@ async function encodeInSlices(
   const prefix = prompt === undefined ? '' : (prompts?.[prompt] ?? '');
   const encoded: Encoded[] = [];
   let sliceStart = performance.now();
-  for (const text of texts) {
-    encoded.push(tokenizer.encode(prefix + text));
-    if (performance.now() - sliceStart < SLICE_MS) continue;
+  const turn = async (): Promise<void> => {
+    if (performance.now() - sliceStart < SLICE_MS) return;
     await loopTurn();
     sliceStart = performance.now();
+  };
+  for (const text of texts) {
+    const whole = prefix + text;
+    if (whole.length < LONG_TEXT || tokenizer.encodeSteps === undefined) encoded.push(tokenizer.encode(whole));
+    else {
+      const steps = tokenizer.encodeSteps(whole);
+      let step = steps.next();
+      for (; step.done !== true; step = steps.next()) await turn();
+      encoded.push(step.value);
+    }
+    await turn();
   }
   return encoded;
 }

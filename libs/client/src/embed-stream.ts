@@ -30,6 +30,7 @@ const FATAL = new Set([
   'QUEUE_UNREACHABLE',
   'QUEUE_FULL',
   'QUEUE_REFUSES_WRITES',
+  'QUEUE_DAMAGED',
   'ADMISSION_REFUSED',
   'QUEUE_UNSAFE',
   'INTERRUPTED',
@@ -130,6 +131,7 @@ class StreamRun<Item extends { readonly text: string }> {
       vectors,
       tokens: request.tokens,
       truncated: request.truncated ?? header.isTruncated,
+      isSimulated: header.isSimulated,
     });
   }
 

@@ -124,6 +124,8 @@ export interface EmbedResult extends Vectors {
   readonly tokens: readonly number[] | undefined;
   /** Rows that were cut at the model's length; row indices when this client tokenized, else whether there were any. */
   readonly truncated: readonly number[] | boolean;
+  /** True: a simulated device gave (some of) the vectors, for a trial; they are not those of the model. */
+  readonly isSimulated: boolean;
 }
 
 export interface EmbeddedBlock<Item> extends EmbedResult {

@@ -119,15 +119,17 @@ test(
   },
 );
 
+const refused: Awaited<ReturnType<Producer['add']>>[number] = {
+  jobId: '',
+  outcome: 'refused',
+  error: new ShoalError('ADMISSION_REFUSED', 'full', { retryAfterMs: 50, reason: 'rows' }),
+};
+const turn = (): Promise<void> => new Promise((resolve) => void setImmediate(resolve));
+
 test('whoever was refused room asks for it again in the order in which jobs were asked for', async () => {
   const { jobs, producer, added } = setup();
   const add = producer.add;
   const firstIsRefused = Promise.withResolvers<void>();
-  const refused: Awaited<ReturnType<Producer['add']>>[number] = {
-    jobId: '',
-    outcome: 'refused',
-    error: new ShoalError('ADMISSION_REFUSED', 'full', { retryAfterMs: 50, reason: 'rows' }),
-  };
   let calls = 0;
   producer.add = async (group, options) => {
     if (++calls > 2) return add(group, options);
@@ -141,5 +143,76 @@ test('whoever was refused room asks for it again in the order in which jobs were
   deliveries.push(jobs.ask(requestOf('t~20')).delivery);
   await Promise.all(deliveries);
   expect(added.flat().map(({ jobId }) => jobId)).toEqual(Array.from({ length: 21 }, (_, at) => `t~${at}`));
+  await jobs.close();
+});
+
+test('while a call may be refused no later job asks, which could take the room of the earlier one', async () => {
+  const { jobs, producer } = setup();
+  // room for one job, which is free again when its result was read; they are read in order
+  const room = Promise.withResolvers<void>();
+  const inside = new Set<string>();
+  const asked: string[][] = [];
+  producer.hadToAsk = true;
+  producer.add = async (group) => {
+    asked.push(group.map(({ jobId }) => jobId));
+    const answers = group.map((job, at) => {
+      if (inside.size > 0 || at > 0) return refused;
+      inside.add(job.jobId);
+      return { jobId: job.jobId, outcome: 'ready' } as const;
+    });
+    if (asked.length === 2) await room.promise; // the refusal is on its way
+    return answers;
+  };
+  const first = jobs.ask(requestOf('t~0')).delivery;
+  await first;
+  const second = jobs.ask(requestOf('t~1')).delivery;
+  await expect.poll(() => asked).toEqual([['t~0'], ['t~1']]);
+  inside.delete('t~0'); // the first was read: whoever asks now gets in
+  const third = jobs.ask(requestOf('t~2')).delivery;
+  await turn();
+  await turn();
+  expect(asked).toHaveLength(2);
+  room.resolve();
+  await second;
+  expect(inside).toEqual(new Set(['t~1']));
+  inside.delete('t~1');
+  await third;
+  expect(asked.at(-1)).toEqual(['t~2']);
+  await jobs.close();
+});
+
+test('a call that cannot be refused holds nobody back', async () => {
+  const { jobs, producer } = setup();
+  const calls: PromiseWithResolvers<void>[] = [];
+  producer.hadToAsk = false;
+  producer.add = async (group) => {
+    calls.push(Promise.withResolvers());
+    await calls.at(-1)!.promise;
+    return group.map(({ jobId }) => ({ jobId, outcome: 'ready' }) as const);
+  };
+  const deliveries = [jobs.ask(requestOf('t~0')).delivery];
+  await turn();
+  deliveries.push(jobs.ask(requestOf('t~1')).delivery);
+  await turn();
+  expect(calls).toHaveLength(2);
+  for (const { resolve } of calls) resolve();
+  await Promise.all(deliveries);
+  await jobs.close();
+});
+
+test('a job that pauses after a fault of the server is not passed by a later one', async () => {
+  const { jobs, producer } = setup();
+  const asked: string[][] = [];
+  producer.add = async (group) => {
+    asked.push(group.map(({ jobId }) => jobId));
+    if (asked.length === 1) throw new ShoalError('QUEUE_FULL', 'full');
+    return group.map(({ jobId }) => ({ jobId, outcome: 'ready' }) as const);
+  };
+  const deliveries = [jobs.ask(requestOf('t~0')).delivery];
+  await turn();
+  await turn();
+  deliveries.push(jobs.ask(requestOf('t~1')).delivery);
+  await Promise.all(deliveries);
+  expect(asked).toEqual([['t~0'], ['t~0', 't~1']]);
   await jobs.close();
 });

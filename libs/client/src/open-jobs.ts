@@ -5,7 +5,8 @@
 // The life of a job here:
 //   *to add*     to be put on the queue (again), at once or after a pause when the server was full or away, or the
 //                queue took no more. A queue that is full holds back every first add of this client, so that none
-//                passes an earlier one
+//                passes an earlier one; nor does one pass a call that may be refused: results are read in order, and
+//                later jobs that had all the room would wait for ever to be read behind an earlier one that has none
 //   *adding*     the transaction is under way
 //   *waiting*    the queue has it. A reply on our channel, or a lookup after `askAfterMs` of silence, moves it on. A
 //                job that somebody else had added will not be announced to us: it is looked up sooner, and less often
@@ -45,7 +46,8 @@ import { TakingOff, type TakingOffParts } from './taking-off.ts';
 import { Tasks } from './tasks.ts';
 
 export interface OpenJobsParts extends HeldBackParts, TakingOffParts {
-  readonly producer: Pick<JobProducer, 'add' | 'endings' | 'remove' | 'onConnection'>;
+  readonly producer: Pick<JobProducer, 'add' | 'endings' | 'remove' | 'onConnection'> &
+    Partial<Pick<JobProducer, 'hadToAsk'>>;
   readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
@@ -74,6 +76,8 @@ export class OpenJobs {
   private fresh = 0;
   private cancelTimer: (() => void) | undefined;
   private isPumpDue = false;
+  /** A call that may be refused is under way. */
+  private isAtDoor = false;
   private isClosed = false;
 
   constructor(parts: OpenJobsParts) {
@@ -208,7 +212,7 @@ export class OpenJobs {
     const { toEnter, toAdd, nextMs } = this.lists.dueToAdd(nowMs, this.heldBack.untilMs);
     const toAsk = this.lists.dueToAsk(nowMs);
     const toFetch = this.lists.dueToFetch();
-    if (toEnter.length > 0) this.tasks.add(this.enter(toEnter));
+    if (toEnter.length > 0 && !this.isAtDoor) this.tasks.add(this.enter(toEnter));
     for (const again of ['when-used-up', 'always', 'never'] as const)
       if (toAdd[again].length > 0) this.tasks.add(this.add(toAdd[again], again));
     if (toAsk.length > 0) this.tasks.add(this.lookUp(toAsk));
@@ -227,11 +231,16 @@ export class OpenJobs {
   // ---- adding ---------------------------------------------------------------------------------------------------
 
   /**
-   * One call at a time while the queue takes no more: only the oldest jobs ask, so that room is not asked for by
-   * thousands.
+   * One call at a time where the queue may refuse it, and while it takes no more only of the oldest jobs, so that room
+   * is not asked for by thousands.
    */
   private async enter(jobs: readonly OpenJob[]): Promise<void> {
-    await this.add(this.heldBack.untilMs === undefined ? jobs : jobs.slice(0, ENTER_AT_ONCE), 'when-used-up');
+    const oldest = this.heldBack.untilMs === undefined ? jobs : jobs.slice(0, ENTER_AT_ONCE);
+    const added = this.add(oldest, 'when-used-up');
+    const { whenFull, producer } = this.parts;
+    if (whenFull === 'fail' || producer.hadToAsk !== true) return added;
+    this.isAtDoor = true;
+    return added.finally(() => (this.isAtDoor = false));
   }
 
   private async add(jobs: readonly OpenJob[], again: Again): Promise<void> {

@@ -261,6 +261,7 @@ test('three texts come back as three rows, and the result is marked taken', asyn
     dtype: 'f32',
     tokens: undefined,
     truncated: false,
+    isSimulated: false,
     vectors: ['a', 'b', ''].flatMap(vectorOf),
   });
   await client.close();
@@ -891,6 +892,18 @@ test(
     expect(notices.at(-1)).toBeUndefined();
   },
 );
+
+test('a damaged queue is waited for until somebody puts it right', async () => {
+  const { client, queue } = await setup();
+  const wrongTypes = async (): Promise<number> =>
+    Number(/errorstat_WRONGTYPE:count=(\d+)/.exec(await redis.info('errorstats'))?.[1] ?? 0);
+  await redis.set(keys.job(queue, 'prioritized'), 'no sorted set');
+  const before = await wrongTypes();
+  const asked = client.embed(['a'], { class: 'bulk' });
+  await expect.poll(wrongTypes).toBeGreaterThan(before);
+  await redis.del(keys.job(queue, 'prioritized'));
+  expect((await asked).rows).toBe(1);
+});
 
 test('two clients share what fits, and both get through', async () => {
   const limits = { maxQueuedRows: 40, maxTenantShare: 1 };

@@ -73,7 +73,8 @@ export class ShoalClient {
    * Vectors of `texts`, in order, as one array of rows × dims. More than `jobTexts` texts become several jobs, at most
    * `maxInFlightJobs` of them at a time. Survives restarts of workers and server. Rejects with a ShoalError: the
    * failure of a job (INPUT_TOO_LONG, QUARANTINED, …), JOB_ID_CONFLICT, QUEUE_FULL, QUEUE_REFUSES_WRITES or
-   * QUEUE_UNREACHABLE after `giveUpAfterMs` (where the server's disk is full: after 10 s), ADMISSION_REFUSED with `whenFull: 'fail'`, RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when
+   * QUEUE_UNREACHABLE after `giveUpAfterMs` (where the server's disk is full: after 10 s), QUEUE_DAMAGED where no worker
+   * puts a damaged key right within 10 s, ADMISSION_REFUSED with `whenFull: 'fail'`, RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when
    * asking again did not help, INTERRUPTED by the signal or `close`.
    */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
@@ -399,7 +400,8 @@ function joined(rows: number, blocks: readonly EmbeddedBlock<unknown>[]): EmbedR
   const tokens = blocks.every((block) => block.tokens !== undefined)
     ? blocks.flatMap((block) => block.tokens ?? [])
     : undefined;
-  return withRows({ rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks) });
+  const isSimulated = blocks.some((block) => block.isSimulated);
+  return withRows({ rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks), isSimulated });
 }
 
 function joinedTruncated(blocks: readonly EmbeddedBlock<unknown>[]): readonly number[] | boolean {

@@ -41,19 +41,27 @@ export class StepLists {
     }
   }
 
-  /** Jobs to be added now. Those that the queue has not let in yet wait until `heldBackUntilMs`. */
+  /**
+   * Jobs to be added now. Those that the queue has not let in yet wait until `heldBackUntilMs`, and none of them passes
+   * an earlier one that pauses after a fault of the server.
+   */
   dueToAdd(nowMs: number, heldBackUntilMs = 0): DueToAdd {
     const toAdd: Record<Again, OpenJob[]> = { 'when-used-up': [], always: [], never: [] };
     const toEnter: OpenJob[] = [];
     let nextMs = Infinity;
+    let firstPaused = Infinity;
     for (const job of this.toAdd) {
       const { again, notBeforeMs } = job.step as ToAdd;
       const dueMs = Math.max(notBeforeMs, job.wasLetIn ? 0 : heldBackUntilMs);
-      if (dueMs > nowMs) nextMs = Math.min(nextMs, dueMs);
-      else if (!job.wasLetIn && again === 'when-used-up') toEnter.push(job);
+      const isFirstAdd = !job.wasLetIn && again === 'when-used-up';
+      if (dueMs > nowMs) {
+        nextMs = Math.min(nextMs, dueMs);
+        if (isFirstAdd) firstPaused = Math.min(firstPaused, job.number);
+      } else if (isFirstAdd) toEnter.push(job);
       else toAdd[again].push(job);
     }
-    return { toEnter: toEnter.sort((a, b) => a.number - b.number), toAdd, nextMs };
+    const inOrder = toEnter.filter(({ number }) => number < firstPaused).sort((a, b) => a.number - b.number);
+    return { toEnter: inOrder, toAdd, nextMs };
   }
 
   /** Jobs to be looked up now. */

@@ -212,6 +212,7 @@ describe('a job whose result was read', () => {
 describe('a fault of the server', () => {
   const full = new ShoalError('QUEUE_FULL', 'for a moment');
   const fullDisk = new ShoalError('QUEUE_REFUSES_WRITES', 'disk', { reply: 'MISCONF Errors writing to the AOF file' });
+  const damaged = new ShoalError('QUEUE_DAMAGED', 'WRONGTYPE');
   const readOnly = new ShoalError('QUEUE_REFUSES_WRITES', 'replica', { reply: 'READONLY a replica' });
 
   test.each<[string, Step, unknown, number, Move]>([
@@ -248,6 +249,14 @@ describe('a fault of the server', () => {
     ],
     ['of a full disk, for ten seconds: once more', { name: 'fetching' }, fullDisk, 0, addedAgain('never')],
     ['of a full disk, for longer: rejected', { name: 'fetching' }, fullDisk, -1, rejected('QUEUE_REFUSES_WRITES')],
+    [
+      'of a damaged queue, which a worker puts right: once more',
+      { name: 'adding', again: 'always' },
+      damaged,
+      0,
+      addedAgain('always'),
+    ],
+    ['of a queue that nobody puts right: rejected', { name: 'fetching' }, damaged, -1, rejected('QUEUE_DAMAGED')],
     ['of a server that was replaced: once more', { name: 'fetching' }, readOnly, -1, addedAgain('never')],
     ['that has no code: rejected', { name: 'fetching' }, new Error('ERR'), 10_000, rejected('QUEUE_UNREACHABLE')],
   ])('%s', (_, step, error, sinceMs, move) => {
@@ -277,7 +286,8 @@ describe('which jobs are due', () => {
     for (const job of jobs.toReversed()) lists.move(job, job.step);
     lists.move({ ...newJob(6, REQUEST) }, FIRST_STEP);
     const due = lists.dueToAdd(500);
-    expect(numbers(due.toEnter)).toEqual([0, 6]);
+    expect(numbers(due.toEnter)).toEqual([0]); // 6 was asked for after 5, which pauses
+    expect(numbers(lists.dueToAdd(600).toEnter)).toEqual([0, 5, 6]);
     expect([due.toAdd['when-used-up'], due.toAdd.always, due.toAdd.never].map(numbers)).toEqual([[1], [2], [3]]);
     expect(due.nextMs).toBe(600);
     const held = lists.dueToAdd(500, 550);

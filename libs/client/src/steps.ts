@@ -62,9 +62,17 @@ export interface MoveTerms {
 const FOREIGN_PATIENCE_MS = 250;
 /** The pause before a job is sent again that the server could not take or look up. */
 const RETRY_MS = 250;
-/** A full disk is told soon, because somebody has to make room; what fails over by itself is waited for longer. */
-const FULL_DISK_PATIENCE_MS = 10_000;
-const PASSING: ReadonlySet<ErrorCode> = new Set(['QUEUE_FULL', 'QUEUE_REFUSES_WRITES', 'QUEUE_UNREACHABLE']);
+/**
+ * What somebody has to put right is told soon: a full disk, and a queue whose keys are damaged, which any worker puts
+ * right within seconds. What fails over by itself is waited for longer.
+ */
+const SHORT_PATIENCE_MS = 10_000;
+const PASSING: ReadonlySet<ErrorCode> = new Set([
+  'QUEUE_FULL',
+  'QUEUE_REFUSES_WRITES',
+  'QUEUE_UNREACHABLE',
+  'QUEUE_DAMAGED',
+]);
 /**
  * Times at which jobs are looked up lie so far apart, as a share of their patience, that those of one time go together.
  */
@@ -162,7 +170,8 @@ export function afterFetch({ request }: OpenJob, bytes: Buffer | undefined): Mov
 export function afterFault({ step }: OpenJob, error: unknown, faultSinceMs: number, terms: MoveTerms): Move {
   const { nowMs, giveUpAfterMs } = terms;
   const isPassing = isShoalError(error) && PASSING.has(error.code);
-  const patienceMs = isFullDisk(error) ? Math.min(giveUpAfterMs, FULL_DISK_PATIENCE_MS) : giveUpAfterMs;
+  const isToldSoon = isFullDisk(error) || isShoalError(error, 'QUEUE_DAMAGED');
+  const patienceMs = isToldSoon ? Math.min(giveUpAfterMs, SHORT_PATIENCE_MS) : giveUpAfterMs;
   if (!isPassing || nowMs - faultSinceMs > patienceMs) return { kind: 'reject', error: toShoalError(error) };
   const again = step.name === 'adding' ? step.again : 'never';
   return { kind: 'step', step: { name: 'to-add', again, notBeforeMs: nowMs + RETRY_MS } };

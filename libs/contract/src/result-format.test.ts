@@ -55,7 +55,7 @@ test('a body that was made with room for its header is not copied', () => {
 test('golden bytes', () => {
   expect(encodeResult(FACTS, GOLDEN.subarray(32)).toString('hex')).toBe(GOLDEN.toString('hex'));
   const { header, body } = openResult(GOLDEN);
-  expect(header).toEqual({ ...FACTS, crc32: 0xc3872656, isTaken: false });
+  expect(header).toEqual({ ...FACTS, crc32: 0xc3872656, isTaken: false, isSimulated: false });
   expect([body.readFloatLE(0), body.readFloatLE(4)]).toEqual([1, -2]);
 });
 
@@ -66,9 +66,10 @@ test('whatever is encoded can be opened', () => {
       fc.integer({ min: 1, max: 20 }),
       fc.integer({ min: 1, max: 40 }),
       fc.boolean(),
+      fc.boolean(),
       fc.infiniteStream(fc.integer({ min: 0, max: 255 })),
-      (dtype, rows, dims, isTruncated, bytes) => {
-        const facts = { dtype, rows, dims, isTruncated, fingerprint: 'fedcba9876543210' } as const;
+      (dtype, rows, dims, isTruncated, isSimulated, bytes) => {
+        const facts = { dtype, rows, dims, isTruncated, isSimulated, fingerprint: 'fedcba9876543210' } as const;
         const body = Uint8Array.from({ length: bodyBytes(dtype, rows, dims) }, () => bytes.next().value);
         const result = encodeResult(facts, body);
         expect(result.length).toBe(RESULT_HEADER_BYTES + body.length);
@@ -109,7 +110,7 @@ describe('what cannot be opened', () => {
     ['rows', 8, 2],
     ['dims', 12, 3],
     ['dims beyond all memory', 15, 0xff],
-    ['flag', 6, 4],
+    ['flag', 6, 8],
     ['checksum', 16, 0],
     ['end of the header', 31, 1],
     ['body', 39, 0x40],

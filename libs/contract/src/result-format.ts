@@ -4,16 +4,19 @@
 // then the rows. f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte ×
 // scale); binary: one bit per dimension, most significant first, each row padded to whole bytes. ranking, of a
 // similarity job: per query u32 n, n × u64 row id, n × f32 score, best first; dims is the k that was asked for. Flag 1
-// (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated.
+// (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated. Flag 4: a simulated device gave the rows,
+// which are no model's; readers of 0.1.0 refuse them.
 
+import { isUtf8 } from 'node:buffer';
 import { crc32 } from 'node:zlib';
 import { ShoalError } from './errors.ts';
 import { invariant } from './invariant.ts';
 import type { OutputDtype } from './embed-job.ts';
 
 export const RESULT_HEADER_BYTES = 32;
-export const RESULT_FLAG = { taken: 1, truncated: 2 } as const;
+export const RESULT_FLAG = { taken: 1, truncated: 2, simulated: 4 } as const;
 
+const KNOWN_FLAGS = RESULT_FLAG.taken | RESULT_FLAG.truncated | RESULT_FLAG.simulated;
 const MAGIC = 0x314c_4853; // "SHL1" read as a little-endian u32
 /** Vectors and matrices in one of the forms a job may ask for, or the rankings of a similarity job. */
 export type ResultDtype = OutputDtype | 'ranking';
@@ -37,6 +40,8 @@ export interface ResultHeader {
   readonly fingerprint: string;
   readonly isTaken: boolean;
   readonly isTruncated: boolean;
+  /** No model made the rows: a simulated device did. */
+  readonly isSimulated: boolean;
 }
 
 /**
@@ -68,7 +73,8 @@ function withRoom(body: Uint8Array): Buffer {
  * Header and body in one buffer, ready to be committed. `body` must have the length that dtype, rows and dims ask for.
  */
 export function encodeResult(
-  facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'>,
+  facts: Pick<ResultHeader, 'dtype' | 'rows' | 'dims' | 'fingerprint' | 'isTruncated'> &
+    Partial<Pick<ResultHeader, 'isSimulated'>>,
   body: Uint8Array,
   checksum: (bytes: Uint8Array) => number = crc32,
 ): Buffer {
@@ -77,7 +83,8 @@ export function encodeResult(
   out.writeUInt32LE(MAGIC, 0);
   out.writeUInt8(1, 4);
   out.writeUInt8(DTYPES.indexOf(facts.dtype), 5);
-  out.writeUInt16LE(facts.isTruncated ? RESULT_FLAG.truncated : 0, 6);
+  const { isTruncated, isSimulated = false } = facts;
+  out.writeUInt16LE((isTruncated ? RESULT_FLAG.truncated : 0) | (isSimulated ? RESULT_FLAG.simulated : 0), 6);
   out.writeUInt32LE(facts.rows, 8);
   out.writeUInt32LE(facts.dims, 12);
   out.writeUInt32LE(checksum(body), 16);
@@ -100,6 +107,7 @@ export function decodeResultHeader(bytes: Buffer): ResultHeader | undefined {
     fingerprint: bytes.toString('hex', 20, 28),
     isTaken: (flags & RESULT_FLAG.taken) !== 0,
     isTruncated: (flags & RESULT_FLAG.truncated) !== 0,
+    isSimulated: (flags & RESULT_FLAG.simulated) !== 0,
   };
 }
 
@@ -116,7 +124,7 @@ export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer 
       'the result was acknowledged before; ask for the job again to have it computed anew',
     );
   const flags = bytes.readUInt16LE(6);
-  if (flags > (RESULT_FLAG.taken | RESULT_FLAG.truncated) || bytes.readUInt32LE(28) !== 0)
+  if (flags > KNOWN_FLAGS || bytes.readUInt32LE(28) !== 0)
     throw corrupt(`bytes that are zero in version 1 are not (flags ${flags})`);
   const body = bytes.subarray(RESULT_HEADER_BYTES);
   if (!isBodyOf(header, body))
@@ -229,10 +237,20 @@ function isBodyOf({ dtype, rows, dims }: Pick<ResultHeader, 'dtype' | 'rows' | '
     hits += count;
   }
   if (at >= body.byteLength) return at === body.byteLength;
+  return areNames(body, at, hits);
+}
+
+/** The lengths of so many names, each in UTF-8, and zeros behind them. */
+function areNames(body: Uint8Array, at: number, hits: number): boolean {
+  const view = new DataView(body.buffer, body.byteOffset, body.byteLength);
   let end = at + 4 * hits;
   if (end > body.byteLength) return false;
-  for (let hit = 0; hit < hits; hit++) end += view.getUint32(at + 4 * hit, true);
-  return Math.ceil(end / 4) * 4 === body.byteLength;
+  for (let hit = 0; hit < hits; hit++) {
+    const length = view.getUint32(at + 4 * hit, true);
+    if (end + length > body.byteLength || !isUtf8(body.subarray(end, end + length))) return false;
+    end += length;
+  }
+  return Math.ceil(end / 4) * 4 === body.byteLength && body.subarray(end).every((byte) => byte === 0);
 }
 
 function corrupt(found: string): ShoalError<'RESULT_CORRUPT'> {

@@ -1,6 +1,7 @@
 // Similarity jobs as producers meet them: what each option defaults to, and every refusal by its code and a word on
 // what was wrong. Also the two binary forms: what goes in comes out, and nothing that was cut or changed does.
 
+import { crc32 } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
 import { decodeRankings, encodeRankings, encodeResult, openResult } from './result-format.ts';
@@ -196,6 +197,12 @@ describe('rankings', () => {
     const long = Buffer.from(result);
     long.writeUInt32LE(7_000, long.length - 20); // the bytes of the first name
     expect(refused(() => openResult(long))).toMatch(/^RESULT_CORRUPT/);
+    for (const at of [result.length - 1, result.length - 8]) {
+      const other = Buffer.from(result); // no zero behind the names, or no UTF-8 in them, under a right checksum
+      other.writeUInt8(0x80, at);
+      other.writeUInt32LE(crc32(other.subarray(32)), 16);
+      expect(refused(() => openResult(other))).toMatch(/^RESULT_CORRUPT/);
+    }
     for (let length = 32; length < result.length; length++)
       expect(refused(() => openResult(result.subarray(0, length)))).toMatch(/^RESULT_CORRUPT/);
   });

@@ -1,6 +1,6 @@
 export { EncoderBackend, type EncoderBackendOptions } from './encoder-backend.ts';
 export { ENCODER_LIBRARIES, nativeEncoderProblem } from './encoder-addon.ts';
-export { OrtBackend, type OrtBackendOptions } from './ort-backend.ts';
+export { OrtBackend, type OrtBackendOptions, type ProveExact } from './ort-backend.ts';
 export { openSession, type SessionOptions } from './ort-session.ts';
 export { readTrace, type TracedNode } from './ort-trace.ts';
 export {

@@ -27,6 +27,8 @@ export interface OrtBackendOptions {
   readonly precision?: Precision;
   /** The same model in fp32: with it `runExact` is there. Left out where the graph computes in fp32 already. */
   readonly exactGraphPath?: string | undefined;
+  /** Asked before the first exact run that it lets pass; it throws where the exact graph does not give what it should. */
+  readonly proveExact?: ProveExact | undefined;
   readonly dims: number;
   /** Default: the CPU. Any other is proven by the runtime's trace before `open` resolves. */
   readonly provider?: Provider;
@@ -49,6 +51,12 @@ export interface OrtBackendOptions {
   /** Padded tokens. */
   readonly slotTokens: number;
 }
+
+/**
+ * Runs what it likes in this slot by `run`, whose answer it hands on, and leaves ids and lengths as they were. The
+ * session of exact runs opens with the first of them, so that there is nothing to look at before.
+ */
+export type ProveExact = (slot: Slot, run: (shape: RunShape) => Promise<RunResult>) => Promise<RunResult>;
 
 /**
  * Beside each batch that runs: one is queued behind it, one is being packed or read, and some are kept for urgent rows.
@@ -80,6 +88,7 @@ export class OrtBackend implements InferenceBackend {
   private readonly free: Slot[];
   private readonly readMemory: () => Promise<MemoryReading | undefined>;
   private isStopping = false;
+  private isExactProven = false;
 
   private constructor(options: OrtBackendOptions, threads: readonly SessionThread[], shared: readonly SharedSlot[]) {
     const { provider = 'cpu', device = provider } = options;
@@ -93,8 +102,7 @@ export class OrtBackend implements InferenceBackend {
     this.slotRows = options.slotRows;
     this.slotTokens = options.slotTokens;
     this.readMemory = options.readMemory ?? (async () => (provider === 'cpu' ? processMemory() : undefined));
-    if (options.exactGraphPath !== undefined)
-      this.runExact = (slot, shape) => this.queue(slot, shape, { isUrgent: false, isExact: true });
+    if (options.exactGraphPath !== undefined) this.runExact = (slot, shape) => this.exactly(slot, shape);
     this.free = shared.map(toSlot);
     this.threads = threads;
   }
@@ -170,6 +178,17 @@ export class OrtBackend implements InferenceBackend {
 
   run(slot: Slot, shape: RunShape, { isUrgent = false }: RunOptions = {}): Promise<RunResult> {
     return this.queue(slot, shape, { isUrgent, isExact: false });
+  }
+
+  private async exactly(slot: Slot, shape: RunShape): Promise<RunResult> {
+    const run = (one: RunShape): Promise<RunResult> => this.queue(slot, one, { isUrgent: false, isExact: true });
+    const { proveExact } = this.options;
+    if (proveExact !== undefined && !this.isExactProven) {
+      const proof = await proveExact(slot, run);
+      if (!proof.ok) return proof;
+      this.isExactProven = true;
+    }
+    return run(shape);
   }
 
   private async queue(

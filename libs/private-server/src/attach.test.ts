@@ -105,6 +105,23 @@ test('who only looks attaches to a server that runs, and starts and creates noth
   expect((await attachRunningServer({ cacheDir, redisUrl: 'redis://elsewhere' }))?.url).toBe('redis://elsewhere');
 });
 
+test('whoever meets a supervisor that was stopped says which process it waits for', async () => {
+  const first = await attach();
+  const { pid } = running()!.supervisor;
+  const said: string[] = [];
+  process.kill(pid, 'SIGSTOP');
+  const looking = await attachRunningServer({
+    cacheDir,
+    onProgress: (step) => {
+      said.push(step);
+      process.kill(pid, 'SIGCONT');
+    },
+  });
+  expect(said).toEqual([expect.stringContaining(`does not answer; where it was stopped, kill -CONT ${pid} lets it`)]);
+  await looking?.release();
+  await first.release();
+});
+
 test('the first command starts a server, the last one out stops it, and the data are there the next time', async () => {
   const first = await attach();
   expect(first.isPrivate).toBe(true);

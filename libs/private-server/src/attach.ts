@@ -72,16 +72,20 @@ export async function attachRunningServer(options: AttachOptions): Promise<Attac
   const runFile = runFileOf(options.cacheDir);
   const run = readRunFile(runFile);
   if (run === undefined || whereabouts(runFile, run) === 'gone') return undefined;
-  const line = await lineTo(runFile, run);
+  const line = await lineTo(runFile, run, options);
   if (line === undefined || !(await line.ready())) return undefined;
   return { url: `unix://${run.socket}`, isPrivate: true, release: () => line.bye() };
 }
 
 /** A line to a supervisor of our kind; undefined where it is just stopping. */
-async function lineTo(runFile: string, run: RunFile): Promise<ControlLine | undefined> {
+async function lineTo(
+  runFile: string,
+  run: RunFile,
+  { onProgress }: Pick<AttachOptions, 'onProgress'>,
+): Promise<ControlLine | undefined> {
   if (whereabouts(runFile, run) === 'elsewhere') throw onAnotherHost(run);
   if (run.version !== RUN_VERSION) throw otherVersion(run);
-  return ControlLine.open(run);
+  return ControlLine.open(run, onProgress);
 }
 
 interface Joined {
@@ -188,7 +192,7 @@ async function openLine(site: Site, options: AttachOptions): Promise<{ line: Con
       await launch(site, options);
       continue;
     }
-    const line = await lineTo(site.runFile, run);
+    const line = await lineTo(site.runFile, run, options);
     if (line !== undefined) return { line, run };
     await waitUntilGone(run.supervisor); // it was just stopping
   }

@@ -62,6 +62,7 @@ export { MODEL_KEY, modelText } from './collections/vectors-model.ts';
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';
 export { CudaEngine, type CudaEngineOptions } from './engines/cuda-engine.ts';
 export type { CudaTimes } from './engines/cuda-calls.ts';
+export { proveEngine } from './engines/prove-engine.ts';
 export { HybridEngine, type HybridEngineOptions, type Usage } from './engines/hybrid-engine.ts';
 export { measureThresholds, type MeasureOptions } from './measure/thresholds.ts';
 export { nativeProblem } from './engines/native-addon.ts';

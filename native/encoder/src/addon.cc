@@ -42,6 +42,39 @@ class Call : public shoal::Arguments {
     return shared == nullptr ? nullptr : *shared;
   }
 
+  /** One that is in this state: what is asked for later would never be answered, or have no model. */
+  std::shared_ptr<Encoder> encoder(size_t i, Encoder::State state, const char *wanted) {
+    const auto found = encoder(i);
+    if (!is_bad && found->state != state) refuse_range(i, wanted);
+    return found;
+  }
+
+  /** What the library reads of each weight, in the order of encoder.h. */
+  std::vector<const float *> weights(size_t i, const shoal_encoder_model &model) {
+    const auto of = [](int32_t size) { return static_cast<size_t>(size); };
+    const size_t hidden = of(model.hidden), wide = of(model.intermediate);
+    const uint64_t count = SHOAL_EMBEDDING_WEIGHTS + static_cast<uint64_t>(model.layers) * SHOAL_LAYER_WEIGHTS;
+    return arrays<float>(i, count, [&](size_t at) -> size_t {
+      if (at == SHOAL_WORDS) return of(model.vocabulary) * hidden;
+      if (at == SHOAL_POSITIONS) return of(model.positions) * hidden;
+      if (at < SHOAL_EMBEDDING_WEIGHTS) return hidden;
+      switch ((at - SHOAL_EMBEDDING_WEIGHTS) % SHOAL_LAYER_WEIGHTS) {
+        case SHOAL_QUERY:
+        case SHOAL_KEY:
+        case SHOAL_VALUE:
+        case SHOAL_OUTPUT:
+          return hidden * hidden;
+        case SHOAL_WIDE:
+        case SHOAL_NARROW:
+          return wide * hidden;
+        case SHOAL_WIDE_BIAS:
+          return wide;
+        default:
+          return hidden;
+      }
+    });
+  }
+
   /** A job whose promise is returned; the arguments are held until it is settled. */
   Job *job(napi_value *promise) {
     Job *job = new Job;
@@ -96,10 +129,13 @@ napi_value devices(napi_env env, napi_callback_info info) {
 /** open(encoder, sizes, weights, preparedTokens) */
 napi_value open(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const auto encoder = call.encoder(0);
+  const auto encoder = call.encoder(0, Encoder::State::fresh, "an encoder that was not opened before");
   const Sizes sizes = call.sizes(1);
-  const std::vector<const float *> weights = call.arrays<float>(2, 1);
-  const uint64_t tokens = call.whole<uint64_t>(3);
+  const std::vector<const float *> weights = call.weights(2, sizes.model);
+  const uint64_t tokens = call.whole<uint64_t>(3, 0);
+  if (call.is_bad) return nullptr;
+  encoder->state = Encoder::State::open;
+  encoder->hidden = static_cast<size_t>(sizes.model.hidden);
   return call.promise(encoder, [encoder = encoder.get(), sizes, weights, tokens](Job &self, int32_t) {
     encoder->note(self, encoder->open(sizes, weights, tokens));
     encoder->tell_memory(self);
@@ -110,12 +146,12 @@ napi_value open(napi_env env, napi_callback_info info) {
  * streams] */
 napi_value run(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const auto encoder = call.encoder(0);
+  const auto encoder = call.encoder(0, Encoder::State::open, "an encoder that is open");
   const int32_t rows = call.whole<int32_t>(4, 1), width = call.whole<int32_t>(5, 1, 1 << 20);
   const bool is_urgent = call.truth(6);
   const int32_t *ids = call.array<int32_t>(1, static_cast<size_t>(rows) * static_cast<size_t>(width)),
                 *lengths = call.array<int32_t>(2, static_cast<size_t>(rows));
-  float *embeddings = call.array<float>(3, static_cast<size_t>(rows));
+  float *embeddings = call.array<float>(3, call.is_bad ? 0 : static_cast<size_t>(rows) * encoder->hidden);
   return call.promise(
       encoder,
       [batch = Batch{ids, lengths, rows, width}, embeddings, encoder = encoder.get()](Job &self, int32_t stream) {
@@ -127,11 +163,11 @@ napi_value run(napi_env env, napi_callback_info info) {
 /** shrink(encoder): [bytes of weights, of streams, most of streams] */
 napi_value shrink(napi_env env, napi_callback_info info) {
   Call call(env, info);
-  const auto encoder = call.encoder(0);
+  const auto encoder = call.encoder(0, Encoder::State::open, "an encoder that is open");
   return call.promise(
       encoder,
       [encoder = encoder.get()](Job &self, int32_t) {
-        encoder->note(self, encoder->library.shrink(encoder->encoder));
+        if (encoder->is_open(self)) encoder->note(self, encoder->library.shrink(encoder->encoder));
         encoder->tell_memory(self);
       },
       true);
@@ -141,7 +177,9 @@ napi_value shrink(napi_env env, napi_callback_info info) {
 napi_value close(napi_env env, napi_callback_info info) {
   Call call(env, info);
   const auto encoder = call.encoder(0);
+  if (!call.is_bad && encoder->state == Encoder::State::closed) call.refuse_range(0, "an encoder that is not closed");
   if (call.is_bad) return nullptr;
+  encoder->state = Encoder::State::closed;
   napi_value promise;
   encoder->close(call.job(&promise));
   return promise;

@@ -44,8 +44,13 @@ struct Batch {
 
 class Encoder {
  public:
+  /** What JavaScript asked for so far; of its thread alone, as `hidden` is. */
+  enum class State { fresh, open, closed };
+
   const Library library;
   shoal_encoder *encoder = nullptr; // from the end of `open` on
+  State state = State::fresh;
+  size_t hidden = 0; // of the model that it was opened with
 
   /** The first thread before all else: where the system refuses its thread, nothing points here yet. */
   Encoder(napi_env env, const std::string &path) : library(path), env_(env) {
@@ -82,12 +87,21 @@ class Encoder {
   }
 
   void run(Job &job, int32_t stream, const Batch &batch, float *embeddings) {
+    if (!is_open(job)) return;
     const Clock::time_point began = Clock::now();
     show(stream, began);
     note(job, library.run(encoder, stream, batch.ids, batch.lengths, batch.rows, batch.width, embeddings));
     show(stream, Clock::time_point());
     job.figures.push_back(std::chrono::duration<double, std::milli>(Clock::now() - began).count());
     tell_memory(job);
+  }
+
+  /** Where opening failed there is none, and the job says so. */
+  bool is_open(Job &job) const {
+    if (encoder != nullptr) return true;
+    job.status = SHOAL_ENCODER_BAD_ARGUMENT;
+    job.message = "the encoder could not be opened";
+    return false;
   }
 
   /** Notes how a call ended; on the thread that made it, whose error it tells. */

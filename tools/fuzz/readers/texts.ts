@@ -1,10 +1,11 @@
 // What `shoal embed` reads: lines, JSONL, CSV and Markdown. No line may be lost: each is a text, or named as one that
-// cannot be read. The second readers are a few lines each; where a format leaves something open (a quote inside a
-// field, NUL, UTF-16, a lone CR), they say that they cannot tell.
+// cannot be read. The second readers are a few lines each and look at bytes, where ours look at lines: LF, CRLF and a CR
+// alone end one, and what is no UTF-8 or has a NUL is a problem of its line.
 
 import { fromMarkdown } from 'mdast-util-from-markdown';
 import { gfmFromMarkdown } from 'mdast-util-gfm';
 import { gfm } from 'micromark-extension-gfm';
+import { HARD_MARKDOWN } from '../../../apps/cli/src/testing/hard-markdown.ts';
 import { readRecords } from '../../../apps/cli/src/input/records.ts';
 import type { TextFormat } from '../../../apps/cli/src/input/record.ts';
 import type { FuzzedReader, Values } from '../fuzzed-reader.ts';
@@ -30,16 +31,24 @@ async function recordsOf(format: TextFormat, bytes: Buffer, variant: number) {
 
 const common = { kind: 'text', codes: ['INPUT_INVALID'], takesAll: true, variants: 2 } as const;
 
-/** Undefined where it is not UTF-8 throughout, or has characters whose meaning is not for a plain reader to say. */
-function decoded(bytes: Buffer): string | undefined {
-  const text = bytes.toString().replace(/^\ufeff/, '');
-  if (/\0|\r(?!\n)/.test(text) || /^(?:\xff\xfe|\xfe\xff)/.test(bytes.toString('latin1', 0, 2))) return undefined;
-  return bytes.equals(Buffer.from(bytes.toString())) ? text : undefined;
+const MARK = '\xef\xbb\xbf';
+const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** Undefined where they are no text. */
+export function textOf(latin: string): string | undefined {
+  try {
+    return latin.includes('\0') ? undefined : UTF8.decode(Buffer.from(latin, 'latin1'));
+  } catch {
+    return undefined;
+  }
 }
 
-function linesOf(text: string): string[] {
-  const lines = text.split(/\r?\n/);
-  return lines.at(-1) === '' ? lines.slice(0, -1) : lines;
+/** Undefined in place of a line that is no text. */
+export function linesOf(bytes: Buffer): (string | undefined)[] {
+  const all = bytes.toString('latin1');
+  const lines = all.replace(MARK, (mark, at: number) => (at === 0 ? '' : mark)).split(/\r\n|\n|\r/);
+  if (lines.at(-1) === '') lines.pop();
+  return lines.map(textOf);
 }
 
 export const linesReader: FuzzedReader = {
@@ -54,10 +63,7 @@ export const linesReader: FuzzedReader = {
     const records = await recordsOf('text', bytes, variant);
     return records.map(({ text }) => text);
   },
-  readAgain: (bytes) => {
-    const text = decoded(bytes);
-    return text === undefined ? 'unknown' : linesOf(text);
-  },
+  readAgain: (bytes) => linesOf(bytes).map((line) => line ?? PROBLEM),
 };
 
 export const jsonlReader: FuzzedReader = {
@@ -72,13 +78,10 @@ export const jsonlReader: FuzzedReader = {
     const records = await recordsOf('jsonl', bytes, variant);
     return records.map(({ id, text }) => (text === PROBLEM ? PROBLEM : `${typeof id} ${String(id)} ${text}`));
   },
-  readAgain: (bytes) => {
-    const text = decoded(bytes);
-    if (text === undefined) return 'unknown';
-    return linesOf(text)
-      .filter((line) => line.trim() !== '')
-      .map(jsonRecord);
-  },
+  readAgain: (bytes) =>
+    linesOf(bytes)
+      .filter((line) => line?.trim() !== '')
+      .map((line) => (line === undefined ? PROBLEM : jsonRecord(line))),
 };
 
 function jsonRecord(line: string): string {
@@ -99,7 +102,6 @@ export const csvReader: FuzzedReader = {
   ...common,
   name: 'csv',
   extension: '.csv',
-  takesAll: false, // a header without the text ends it, and what a header is called is not for the second reader to say
   seeds: async () => [
     Buffer.from('id,text\n1,one\n2,"two, and more"\n3,"a ""quoted"" word"\n4,"line one\nline two"\n'),
     Buffer.from('text,id,more\r\n漢字,007,\r\n"",8,"x"\r\nlast,9,y'),
@@ -111,41 +113,63 @@ export const csvReader: FuzzedReader = {
   readAgain: (bytes) => readCsv(bytes),
 };
 
-function readCsv(bytes: Buffer): Values | undefined | 'unknown' {
-  const text = decoded(bytes);
-  const rows = text === undefined ? undefined : rowsOf(text);
-  const [header, ...others] = rows ?? [];
-  if (header === undefined) return 'unknown';
-  const names = header.map((name) => name.trim());
+function readCsv(bytes: Buffer): Values | undefined {
+  const [header, ...others] = rowsOf(bytes, ',');
+  if (header === undefined) return [];
+  const names = header.fields?.map((name) => name.trim());
+  if (names === undefined) return undefined;
   const [textAt, idAt] = [names.indexOf('text'), names.indexOf('id')];
   if (textAt === -1 || names.lastIndexOf('text') !== textAt || names.lastIndexOf('id') !== idAt) return undefined;
-  return others.map((row) => {
-    if (row.length !== names.length) return PROBLEM;
+  return others.map(({ fields: row }) => {
+    if (row?.length !== names.length) return PROBLEM;
     return `${String(idAt === -1 || row[idAt] === '' ? undefined : row[idAt])} ${row[textAt]}`;
   });
 }
 
-/** RFC 4180 to the letter; undefined where a quote stands where none may, or is not closed. */
-function rowsOf(text: string): string[][] | undefined {
-  const FIELD = /(?:"((?:[^"]|"")*)"|([^",\r\n]*))(,|\r?\n|$)/y;
-  const rows: string[][] = [];
-  let row: string[] = [];
-  let at = 0;
-  while (at < text.length || row.length > 0) {
-    FIELD.lastIndex = at;
-    const found = FIELD.exec(text);
-    if (found === null) return undefined;
-    row.push(found[1]?.replaceAll('""', '"') ?? found[2]!);
-    at = FIELD.lastIndex;
-    if (found[3] === ',') continue;
-    if (row.length === 1 && found[0] !== '""\n' && row[0] === '') return undefined; // an empty line: nothing, or an empty text
-    rows.push(row);
-    row = [];
+export interface Row {
+  /** Undefined: it is a problem. */
+  readonly fields: readonly string[] | undefined;
+}
+
+/** RFC 4180, a byte at a time; rows with nothing in them are none. */
+export function rowsOf(bytes: Buffer, delimiter: string): Row[] {
+  const all = bytes.toString('latin1');
+  const rows: Row[] = [];
+  let at = all.startsWith(MARK) ? MARK.length : 0;
+  while (at < all.length) {
+    const begin = at;
+    const fields: string[] = [];
+    let isSound = true;
+    for (let isOver = false; !isOver;) {
+      let field = '';
+      if (all[at] === '"') {
+        for (at++; at < all.length && !(all[at] === '"' && all[at + 1] !== '"'); at++) {
+          field += all[at]!;
+          if (all[at] === '"') at++;
+        }
+        isSound &&= at < all.length; // else it is never closed
+        at++;
+        const behind = at;
+        while (at < all.length && all[at] !== delimiter && all[at] !== '\n' && all[at] !== '\r') at++;
+        isSound &&= behind >= all.length || at === behind;
+      } else
+        for (; at < all.length && all[at] !== delimiter && all[at] !== '\n' && all[at] !== '\r'; at++)
+          field += all[at]!;
+      fields.push(field);
+      isOver = all[at] !== delimiter;
+      if (!isOver) at++;
+    }
+    const row = all.slice(begin, at);
+    at += all.startsWith('\r\n', at) ? 2 : 1;
+    if (row === '') continue;
+    const texts = fields.map(textOf);
+    isSound &&= textOf(row) !== undefined && !texts.includes(undefined);
+    rows.push({ fields: isSound ? (texts as string[]) : undefined });
   }
   return rows;
 }
 
-/** A document that is longer, or nested, may take mdast longer than the clock allows. */
+/** A longer document, or one that is nested, may take mdast longer than the clock allows. */
 const MOST_CHARACTERS = 3_000;
 
 export const markdownReader: FuzzedReader = {
@@ -165,19 +189,51 @@ export const markdownReader: FuzzedReader = {
       '漢字の文章。次の文。\n\n1. one\n   * nested\n\n     deeper text\n\n***\n\n[ref]: http://example.org\n\nUse [ref] &amp; go.\n',
     ),
   ],
+  hard: (characters) =>
+    Object.fromEntries(
+      Object.entries(HARD_MARKDOWN).map(([name, make]) => [name, Buffer.from(make(characters))] as const),
+    ),
+  mostUndecided: 0.05,
   read: async (bytes, _path, variant) => {
     const records = await recordsOf('markdown', bytes, variant);
-    const shown = records.map(({ text }) => text).join('');
-    const text = decoded(bytes);
-    if (text !== undefined && text.length <= MOST_CHARACTERS) {
-      const letters = withoutSpace(shown);
-      const lost = wordsOf(text).find((word) => !isIn(letters, word));
-      if (lost !== undefined) throw new Error(`lost: ${lost.slice(0, 80)}`);
-    }
-    return ['nothing is lost'];
+    if (records.length === 1 && records[0]!.text === PROBLEM) return [PROBLEM];
+    const letters = withoutSpace(records.map(({ text }) => text).join(''));
+    const text = documentIn(bytes) ?? '';
+    const words = [...plainWords(text), ...(text.length <= MOST_CHARACTERS ? wordsOf(text) : [])];
+    const lost = [...new Set(words)].find((word) => !isIn(letters, word));
+    if (lost !== undefined) throw new Error(`lost: ${lost.slice(0, 80)}`);
+    return [NOTHING_LOST];
   },
-  readAgain: () => 'unknown',
+  readAgain: (bytes) => {
+    const text = documentIn(bytes);
+    if (text === undefined) return [PROBLEM];
+    return text.length <= MOST_CHARACTERS || plainWords(text).length > 0 ? [NOTHING_LOST] : 'unknown';
+  },
 };
+
+/** Items are numbered from the first of their list on, whatever the others say. */
+const MARKERS = /^(?:[ \t]*(?:\d{1,9}[.)]|[-+*])(?=\s|$))+/gm;
+const NOTHING_LOST = 'nothing is lost';
+
+function documentIn(bytes: Buffer): string | undefined {
+  const all = bytes.toString('latin1');
+  return textOf(all.startsWith(MARK) ? all.slice(MARK.length) : all)?.replaceAll(/\r\n?/g, '\n');
+}
+
+/**
+ * Words that are seen whatever Markdown is: between blank lines, with nothing near them that could make a link, a tag, a
+ * reference or a fence of them. Needs no parser, so that documents of any length have such.
+ */
+function plainWords(document: string): string[] {
+  const body = document.replace(FRONT_MATTER, '');
+  const hidden = body.search(/<!|<\?|<(?:script|style)/i);
+  const paragraphs = (hidden === -1 ? body : body.slice(0, hidden)).split(/\n[ \t]*\n/);
+  if (hidden !== -1) paragraphs.pop();
+  return paragraphs
+    .filter((paragraph) => !/[[\]<>&`\\]|~~~|^[ \t]*(?:---|\+\+\+)/.test(paragraph))
+    .map((paragraph) => paragraph.replaceAll(MARKERS, ''))
+    .flatMap((paragraph) => paragraph.match(/[\p{L}\p{N}]+/gu) ?? []);
+}
 
 const withoutSpace = (text: string): string => text.replaceAll(/\s/g, '');
 
@@ -197,6 +253,8 @@ function isIn(shown: string, word: string): boolean {
   return rest === '';
 }
 
+const FRONT_MATTER = /^(---|\+\+\+)[ \t]*\n[^]*?\n(\1|\.\.\.)[ \t]*(\n|$)/;
+
 /** What mdast finds to be text, code or the alternative text of an image. */
 function wordsOf(document: string): string[] {
   const words: string[] = [];
@@ -207,7 +265,7 @@ function wordsOf(document: string): string[] {
     node.children?.forEach(visit);
   };
   // What may be front matter is looked at by the tests of front-matter.ts.
-  const body = document.replace(/^(---|\+\+\+)[ \t]*\r?\n[^]*?\n(\1|\.\.\.)[ \t]*(\r?\n|$)/, '');
+  const body = document.replace(FRONT_MATTER, '');
   visit(fromMarkdown(body, { extensions: [gfm()], mdastExtensions: [gfmFromMarkdown()] }) as Node);
   return words;
 }

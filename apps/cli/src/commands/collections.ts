@@ -40,6 +40,7 @@ import { collectionSettings, type CollectionSettings } from '../search/collectio
 import { withKeptBuild, type KeptBuild } from '../search/kept-build.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
 
@@ -389,6 +390,7 @@ async function* embedded(
         skipped.add({ index, file, line, id, reason: block.error.message });
       continue;
     }
+    refuseOtherVectors(session, block);
     for (const { index } of block.items) skipped.hasRow(index);
     const named = block.items.map((item) => ({ id: nameOf(item), index: item.index, text: item.text }));
     yield { records: named, dims: block.dims, vectors: block.vectors, position: block.first + block.rows };

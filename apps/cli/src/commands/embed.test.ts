@@ -2,7 +2,9 @@
 
 import { existsSync, readFileSync, readdirSync, statSync, writeFileSync } from 'node:fs';
 import { execFileSync, spawn } from 'node:child_process';
-import { writeFile } from 'node:fs/promises';
+import { once } from 'node:events';
+import { open as openFile, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { tableFromIPC } from 'apache-arrow';
@@ -447,14 +449,58 @@ describe('from nothing', () => {
 
   test('a pipe by its name is read, and Ctrl-C while it says nothing ends at once', async () => {
     execFileSync('mkfifo', [box.path('pipe.txt')]);
-    const silent = box.start(['embed', 'pipe.txt']);
+    const silent = box.start(['embed', 'pipe.txt', '-o', 'out.npy', '--json']);
     await sleep(1_500); // as above
     silent.child.kill('SIGINT');
-    expect(await silent.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+    const { stdout: report, ...ended } = await silent.ended;
+    expect(ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+    expect(JSON.parse(report)).toEqual({ isDone: false, left: 'nothing', rows: 0, error: { message: 'interrupted' } });
+    expect(readdirSync(box.files)).toEqual(['pipe.txt']);
     const reading = box.start(['embed', 'pipe.txt', '-q']);
     await writeFile(box.path('pipe.txt'), 'one\ntwo\n');
     const { stdout, code } = await reading.ended;
     expect([code, rowsOf(stdout).length]).toEqual([0, 2]);
+  });
+
+  test('interrupted before its first row, a run says which rows of an earlier one stay', async () => {
+    // 65 texts, of which the first job comes; the line behind them cannot be read
+    writeFileSync(box.path('some.jsonl'), `${'{"text":"a"}\n'.repeat(65)}{"text":\n`);
+    const args = ['embed', 'some.jsonl', '-o', 'some.npy', '--json'];
+    const first = await box.run(args);
+    expect(JSON.parse(first.stdout)).toMatchObject({ left: 'kept', rows: 64, error: { code: 'INPUT_INVALID' } });
+    const silent = createServer();
+    await once(silent.listen(0, '127.0.0.1'), 'listening');
+    const place = silent.address();
+    const environment = { SHOAL_REDIS_URL: `redis://127.0.0.1:${typeof place === 'object' ? place?.port : ''}` };
+    const second = box.start(args, { environment });
+    const [socket] = await once(silent, 'connection');
+    second.child.kill('SIGINT');
+    const { code, stdout, stderr } = await second.ended;
+    expect([code, stderr]).toEqual([130, expect.stringContaining('64 rows of an unfinished run stay in .some.npy.')]);
+    const { file, goesOnWith } = JSON.parse(first.stdout);
+    expect(JSON.parse(stdout)).toEqual({
+      isDone: false,
+      left: 'kept',
+      rows: 64,
+      file,
+      goesOnWith,
+      error: { message: 'interrupted' },
+    });
+    expect(goesOnWith).toBe('shoal embed some.jsonl -o some.npy --json');
+    socket.destroy();
+    silent.close();
+  });
+
+  test('a second Ctrl-C ends a command whose read hears nothing', async () => {
+    execFileSync('mkfifo', [box.path('edges.csv')]);
+    const running = box.start(['spread', 'edges.csv', '--seed', '1']);
+    const writer = await openFile(box.path('edges.csv'), 'w'); // it has been opened to be read
+    running.child.kill('SIGINT');
+    await says(running, 'shoal: interrupted');
+    running.child.kill('SIGINT');
+    const { code, signal } = await running.ended;
+    expect([130, 'SIGINT']).toContain(code ?? signal); // at once, or by the system
+    await writer.close();
   });
 
   test('the worker that is started embeds, whatever kind of worker the environment asks for', async () => {

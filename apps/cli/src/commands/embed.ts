@@ -3,7 +3,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { stat } from 'node:fs/promises';
-import { basename } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { hasPrompts } from '@shoal/client';
 import { ShoalError } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
@@ -31,6 +31,8 @@ import {
   READING_RULES_NAME,
   differences,
   readRunState,
+  withOrigin,
+  TRIAL_NAME,
   type RunRequest,
   type RunState,
 } from '../output/run-state.ts';
@@ -45,6 +47,7 @@ import {
 } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
@@ -83,15 +86,72 @@ export async function embed(terminal: Terminal, files: readonly string[], flags:
   const target = await checkTarget(flags.output, inputs);
   refuseBinaryToTerminal(terminal, target, format);
   refuseFlagsWithoutEffect(inputs, target, format, flags);
-  await withOutputLock(target, () => embedClaimed(terminal, { settings, flags, inputs, format, target }));
+  const standing: Standing = { left: undefined, earlier: undefined };
+  try {
+    const request = { settings, flags, inputs, format, target, standing };
+    await withOutputLock(target, () => embedClaimed(terminal, request));
+  } catch (error) {
+    tellEnding(terminal, { flags, target, standing, error });
+    throw error;
+  }
+}
+
+/** What a command that does not come to its end leaves, as far as it got. */
+interface Standing {
+  /** Rows of an earlier run, until this one has its own to tell. */
+  earlier: RunState | undefined;
+  /** Set once this run had an output. */
+  left: Abandoned | undefined;
+}
+
+/**
+ * For programs, also where not one row had come: a command that was interrupted always says what it leaves. One that
+ * was called wrongly or could not read its input says so on standard error alone.
+ */
+function tellEnding(
+  terminal: Terminal,
+  {
+    flags,
+    target,
+    standing: { left, earlier },
+    error,
+  }: Pick<Request, 'flags' | 'target' | 'standing'> & { readonly error: unknown },
+): void {
+  const isInterrupted = terminal.signal.aborted;
+  if (target.kind !== 'file' || (left === undefined && !isInterrupted)) return;
+  const before = earlier === undefined || earlier.rows === 0 ? undefined : keptBefore(target, earlier, flags);
+  if (left === undefined && before !== undefined)
+    say(
+      terminal,
+      `${before.rows.toLocaleString('en')} rows of an unfinished run stay in ${before.file}; the same command goes on ` +
+        `with them: ${commandOf(terminal, ['--fresh'])}`,
+    );
+  if (flags.json === true)
+    terminal.stdout.write(
+      interruptionReport(
+        terminal,
+        left ?? before ?? { kind: 'nothing' },
+        isInterrupted ? terminal.signal.reason : error,
+      ),
+    );
+}
+
+function keptBefore(
+  target: FileTarget,
+  { rows, shard }: RunState,
+  { shardRows }: EmbedFlags,
+): Extract<Abandoned, { kind: 'kept' }> {
+  const { partial } = shardRows === undefined ? target : shardTarget(target, shard);
+  return { kind: 'kept', rows, file: join(dirname(target.name), basename(partial)) };
 }
 
 /** The output is this run's alone, for as long as this takes. */
 async function embedClaimed(
   terminal: Terminal,
-  { settings, flags, inputs, format, target }: Omit<Request, 'earlier' | 'records' | 'skipped'>,
+  { settings, flags, inputs, format, target, standing }: Omit<Request, 'earlier' | 'records' | 'skipped'>,
 ): Promise<void> {
   const earlier = await findEarlierRun(target, inputs, flags);
+  standing.earlier = earlier;
   const { textField, idField, delimiter, header: hasHeader, onError } = flags;
   const skipped = new SkippedList();
   const records = new RecordReader(terminal, inputs, {
@@ -103,18 +163,23 @@ async function embedClaimed(
     onSkip: (record) => skipped.add(record),
     hasOneColumn: format === 'arrow',
   });
-  const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped };
+  const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped, standing };
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const isEmpty = await records.isEmpty();
   const model = await fetchModel(terminal, settings.model, options);
   refuseDimensions(model, flags.dimensions);
   refuseMissingPrompt(model, flags.prompt);
-  const asked = runRequest(model, request);
+  // whether there is a trial is known when the queue server is; until then it is as it was
+  const asked = withOrigin(runRequest(model, request), earlier?.request.options[TRIAL_NAME] !== undefined);
   const goesOnWith = refuseOtherRun(target, earlier, asked);
   const dims = flags.dimensions ?? model.dims;
   const checked: CheckedRequest = { ...request, earlier: goesOnWith, asked, dims };
-  if (isEmpty) return writeNothing(terminal, checked);
-  await withSession(terminal, { ...options, model }, (session) => run(terminal, session, checked));
+  if (isEmpty) return writeNothing(terminal, { ...checked, asked: withOrigin(asked, false) });
+  await withSession(terminal, { ...options, model }, (session) => {
+    const askedHere = withOrigin(asked, session.isTrial);
+    const earlierHere = refuseOtherRun(target, goesOnWith, askedHere);
+    return run(terminal, session, { ...checked, asked: askedHere, earlier: earlierHere });
+  });
 }
 
 /** No record, no job: an output without rows needs the model's dimensions and nothing else. */
@@ -135,6 +200,7 @@ interface Request {
   readonly earlier: RunState | undefined;
   readonly records: RecordReader;
   readonly skipped: SkippedList;
+  readonly standing: Standing;
 }
 
 /** The model agreed to it. */
@@ -153,9 +219,8 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
     await tellDone(terminal, done, request, { seconds, idsFile: idsFileOf(writer) });
   } catch (error) {
     const left = await writer.abandon();
+    request.standing.left = left;
     tellWhatIsLeft(terminal, left, request);
-    if (request.flags.json === true)
-      terminal.stdout.write(interruptionReport(terminal, left, session.signal.aborted ? session.signal.reason : error));
     throw error;
   }
 }
@@ -234,6 +299,7 @@ async function stream(
           skipped.add({ index, file, line, id, reason: block.error.message });
         continue;
       }
+      refuseOtherVectors(session, block);
       await writer.write({
         records: block.items,
         dims: block.dims,
@@ -309,7 +375,8 @@ function tellWhatIsLeft(terminal: Terminal, left: Abandoned, { records, inputs, 
   if (left.kind === 'nothing' || (left.kind === 'lost' && flags.quiet === true)) return;
   const total = records.estimateTotal(totalBytes(inputs));
   const about = records.isAtEnd ? '' : 'about ';
-  const of = total === undefined ? '' : ` of ${about}${total.toLocaleString('en')}`;
+  // a run that goes on and was stopped at once has read too little to know
+  const of = total === undefined || total < left.rows ? '' : ` of ${about}${total.toLocaleString('en')}`;
   const rows = `${left.rows.toLocaleString('en')}${of} ${left.rows === 1 && total === undefined ? 'row' : 'rows'}`;
   switch (left.kind) {
     case 'kept':

@@ -21,6 +21,7 @@ import {
   type Metric,
   type Seeds,
 } from '@shoal/similarity';
+import { untilAborted } from '../input/until-aborted.ts';
 import { readEdgeList, type EdgeListOptions } from '../input/edge-list.ts';
 import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
@@ -363,7 +364,10 @@ async function spreadOver(
   const { collectionsDir: folder } = settings;
   const isFile = (await stat(graphOrFile).catch(() => undefined))?.isFile() === true;
   begin(`reading ${graphOrFile}`);
-  const list = isFile || graphOrFile.includes('.') ? await readEdgeList(graphOrFile, edgeOptions(flags)) : undefined;
+  const list =
+    isFile || graphOrFile.includes('.')
+      ? await untilAborted(readEdgeList(graphOrFile, { ...edgeOptions(flags), terminal }), terminal.signal)
+      : undefined;
   if (list === undefined) refuseFlagsOfLists(graphOrFile, flags);
   if (flags.quiet !== true) for (const note of list?.notes ?? []) say(terminal, note);
   const graph = list?.graph ?? (await openGraph(folder, graphOrFile));

@@ -12,6 +12,7 @@ import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/cor
 import { topK, type Hit } from '../search/top-k.ts';
 import { VectorStore } from '../search/vector-store.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { settingsOf } from '../settings.ts';
 import { columnsOf, hasColor, print, say, type Terminal } from '../terminal.ts';
 
@@ -67,8 +68,9 @@ async function vectorsOf(
   { passages, settings, flags }: TryRequest,
 ): Promise<Float32Array> {
   const { name, revision, dims } = session.model;
+  const kind = session.isTrial ? 'simulated' : 'vectors';
   const store = await VectorStore.open(
-    join(cacheFolder(settings.cacheDir, terminal.environment), 'try', `${modelSlug(name)}-${revision}.vectors`),
+    join(cacheFolder(settings.cacheDir, terminal.environment), 'try', `${modelSlug(name)}-${revision}.${kind}`),
     dims,
   );
   const missing = passages.filter((passage) => store.get(passage.key) === undefined);
@@ -112,6 +114,7 @@ async function embedMissing(
     })) {
       if (block.kind === 'skipped') continue;
       session.noteProgress();
+      refuseOtherVectors(session, block);
       for (const [row, item] of block.items.entries())
         store.set(item.key, block.vectors.subarray(row * block.dims, (row + 1) * block.dims));
       bar.update(block.first + block.rows, missing.length);
@@ -128,12 +131,13 @@ function promptOf<Kind extends 'query' | 'passage'>({ model }: Session, prompt: 
 }
 
 async function nearest(session: Session, matrix: Float32Array, query: string, k: number): Promise<readonly Hit[]> {
-  const { vectors } = await session.client.embed([query], {
+  const embedded = await session.client.embed([query], {
     class: 'interactive',
     ...promptOf(session, 'query'),
     signal: session.signal,
   });
-  return topK(matrix, vectors, k);
+  refuseOtherVectors(session, embedded);
+  return topK(matrix, embedded.vectors, k);
 }
 
 /** Searches typed in, until an empty line, Ctrl-D or Ctrl-C. */

@@ -108,6 +108,14 @@ describe('edge lists', () => {
     await expect(read(content)).rejects.toThrow(message);
   });
 
+  test('are refused in a message that a terminal can hold, however long a field is', async () => {
+    const long = 'x'.repeat(300_000);
+    const refusal = await read(`from,to,weight\n1,2,${long}\n`).catch((error: unknown) => String(error));
+    expect(String(refusal).length).toBeLessThan(400);
+    const { notes } = await read(`from,to,weight,${long},${'more,'.repeat(20)}\n1,2,3\n`);
+    expect(notes.join('\n').length).toBeLessThan(600);
+  });
+
   test('of JSONL keep numbers beyond 2^53, and refuse what is no edge', async () => {
     const jsonl = { name: 'e.jsonl', format: 'jsonl' } as const;
     expect(

@@ -12,12 +12,14 @@ import { readLines } from './lines.ts';
 import { ReadingNotes } from './reading-notes.ts';
 import { placeIn } from './record.ts';
 import { decodeLine } from './utf8.ts';
+import type { Terminal } from '../terminal.ts';
 
 export interface EdgeListOptions {
   /** Of CSV. Undefined: a comma, or a tab in a file called .tsv. */
   readonly delimiter?: string | undefined;
   /** Whether the first row of CSV is a heading. Undefined: told by that row, and said. */
   readonly hasHeader?: boolean | undefined;
+  readonly terminal?: Pick<Terminal, 'signal' | 'whileDeaf'> | undefined;
 }
 
 export interface EdgeList {
@@ -50,25 +52,26 @@ export async function readEdgeList(path: string, options: EdgeListOptions = {}):
   const format = /^\.[ct]sv$/.test(extension) ? 'csv' : /^\.(jsonl|ndjson)$/.test(extension) ? 'jsonl' : undefined;
   if (format !== 'csv' && (options.delimiter !== undefined || options.hasHeader !== undefined))
     throw new ShoalError('USAGE', `--delimiter, --header and --no-header are about CSV, and ${path} is none`);
-  if (extension === '.npy') return readNpyEdges(path);
+  if (extension === '.npy') return readNpyEdges(path, options);
   if (format === undefined)
     throw new ShoalError('USAGE', `${path} is no edge list that can be read: .jsonl, .csv, .tsv or .npy`, {
       file: path,
     });
-  return readEdges(chunksOf(path), { ...options, name: path, format });
+  return readEdges(chunksOf(path, options), { ...options, name: path, format });
 }
 
-async function* chunksOf(path: string): AsyncGenerator<Buffer> {
+async function* chunksOf(path: string, { terminal }: EdgeListOptions): AsyncGenerator<Buffer> {
   let isFirst = true;
   try {
     await stat(path);
-    for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 })) {
+    for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20, signal: terminal?.signal })) {
+      terminal?.signal.throwIfAborted();
       if (isFirst) refuseBinary(path, chunk as Buffer);
       isFirst = false;
       yield chunk as Buffer;
     }
   } catch (error) {
-    throw error instanceof ShoalError ? error : unreadable(path, error);
+    throw error instanceof ShoalError || terminal?.signal.aborted === true ? error : unreadable(path, error);
   }
 }
 
@@ -80,7 +83,13 @@ export async function readEdges(
   const edges = new EdgeBuilder(options.name);
   if (options.format === 'csv') await readCsvEdges(chunks, options, edges);
   else await readJsonEdges(chunks, edges);
-  return edges.build();
+  return builtFrom(edges, options);
+}
+
+/** Sorting tens of millions of edges takes seconds. */
+async function builtFrom(edges: EdgeBuilder, { terminal }: EdgeListOptions): Promise<EdgeList> {
+  const build = (): EdgeList => edges.build();
+  return terminal?.whileDeaf === undefined ? build() : terminal.whileDeaf(build);
 }
 
 /** Edges and the ids of their nodes; memory is that of both, whatever the ids are. */
@@ -180,7 +189,7 @@ class EdgeBuilder {
     const hint = typeof weight === 'string' && /^\d+,\d+$/.test(weight) ? '; write the decimal point as "."' : '';
     throw new ShoalError(
       'GRAPH_INVALID',
-      `${placeIn(this.name, line)}: the weight is ${JSON.stringify(weight)}; it must be a number from 0 to ${MAX_WEIGHT} ` +
+      `${placeIn(this.name, line)}: the weight is ${JSON.stringify(quoted(weight))}; it must be a number from 0 to ${MAX_WEIGHT} ` +
         `that fp32 can hold${hint}`,
       { file: this.name },
     );
@@ -277,7 +286,10 @@ function headingColumns(fields: readonly string[], line: number, edges: EdgeBuil
   const others = fields.filter((_, at) => at !== ends.from && at !== ends.to && at !== weight);
   if (others.length > 0)
     edges.notes.push(
-      `columns that are no part of an edge were left out: ${others.map((one) => `"${one}"`).join(', ')}`,
+      `columns that are no part of an edge were left out: ${others
+        .slice(0, 8)
+        .map((one) => `"${one.slice(0, 40)}"`)
+        .join(', ')}${others.length > 8 ? ', …' : ''}`,
     );
   return { ...ends, weight, count: fields.length };
 }
@@ -328,9 +340,10 @@ function asWritten(this: unknown, key: string, value: unknown, context?: { reado
   return isLarge && context?.source !== undefined && /^-?\d+$/.test(context.source) ? context.source : value;
 }
 
-async function readNpyEdges(path: string): Promise<EdgeList> {
+async function readNpyEdges(path: string, options: EdgeListOptions): Promise<EdgeList> {
   const edges = new EdgeBuilder(path);
   for await (const { file, values } of readNpy(path)) {
+    options.terminal?.signal.throwIfAborted();
     if (file.columns !== 2 && file.columns !== 3)
       throw edges.wrong(`its rows have ${file.columns} values; an edge is from, to and perhaps a weight`, undefined);
     for (let at = 0; at < values.length; at += file.columns) {
@@ -346,9 +359,14 @@ async function readNpyEdges(path: string): Promise<EdgeList> {
       edges.add(String(from), String(to), file.columns === 3 ? values[at + 2]! : undefined, undefined);
     }
   }
-  return edges.build();
+  return builtFrom(edges, options);
 }
 
 function counted(count: number, what: string): string {
   return `${count.toLocaleString('en')} ${what}${count === 1 ? '' : 's'}`;
+}
+
+/** As much of it as a message repeats. */
+function quoted(weight: string | number): string | number {
+  return typeof weight === 'string' && weight.length > 80 ? `${weight.slice(0, 80)}…` : weight;
 }

@@ -5,6 +5,7 @@ import { ShoalError } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { say, type Terminal } from '../terminal.ts';
 import { readInputs, type Input, type ReadOptions } from './files.ts';
+import { untilAborted } from './until-aborted.ts';
 import { ReadingNotes, isEmptyText } from './reading-notes.ts';
 import { placeIn, type BadRecord, type RecordId, type TextRecord } from './record.ts';
 
@@ -148,17 +149,4 @@ function otherKind(record: TextRecord, first: TextRecord): string {
     `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one ` +
     'of indices. Give all records ids or none, or write .jsonl'
   );
-}
-
-/** Reading standard input can wait for ever; an interruption must not. */
-async function untilAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value> {
-  signal.throwIfAborted();
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const abort = (): void => reject(signal.reason);
-  signal.addEventListener('abort', abort, { once: true });
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener('abort', abort);
-  }
 }

@@ -36,6 +36,15 @@ export const READING_RULES = 2;
 /** What they are called among the options of a request. */
 export const READING_RULES_NAME = 'rules by which this version reads files';
 
+/** Among the options of a request whose vectors a simulated device gives, for a trial (simServes). */
+export const TRIAL_NAME = 'trial';
+
+/** The same request, whose vectors are simulated ones or those of the model. */
+export function withOrigin(request: RunRequest, isTrial: boolean): RunRequest {
+  const { [TRIAL_NAME]: _, ...options } = request.options;
+  return { ...request, options: isTrial ? { ...options, [TRIAL_NAME]: 'yes' } : options };
+}
+
 /** How often rows that came are made safe; what came after the last time is computed again by a resumed run. */
 export const CHECKPOINT_MS = 1_000;
 
@@ -67,6 +76,10 @@ export function differences(before: RunRequest, now: RunRequest): readonly strin
   const found = before.model === now.model ? [] : [`the model was ${before.model} and is ${now.model}`];
   for (const flag of new Set([...Object.keys(before.options), ...Object.keys(now.options)])) {
     const [then, today] = [before.options[flag], now.options[flag]];
+    if (flag === TRIAL_NAME && then !== today) {
+      found.push(originDifference(then !== undefined));
+      continue;
+    }
     // rows that came without a failure are the same rows, whatever a failure would have done
     const isMilder = flag === '--on-error' && then === 'fail';
     if (then !== today && !isMilder) found.push(`${flag} was ${then ?? 'not given'} and is ${today ?? 'not given'}`);
@@ -75,6 +88,12 @@ export function differences(before: RunRequest, now: RunRequest): readonly strin
     found.push(`there were ${before.inputs.length} input files and are ${now.inputs.length}`);
   else for (const [at, input] of now.inputs.entries()) found.push(...inputDifferences(before.inputs[at]!, input));
   return found;
+}
+
+function originDifference(wasTrial: boolean): string {
+  return wasTrial
+    ? 'its vectors are simulated ones, of a trial (simServes), and there is no trial now'
+    : 'its vectors are those of the model, and there is a trial now (simServes), whose vectors are simulated';
 }
 
 function inputDifferences(before: InputIdentity, now: InputIdentity): readonly string[] {

@@ -6,7 +6,7 @@ import { cacheFolder } from '@shoal/core';
 import { attachRunningServer } from '@shoal/private-server';
 import { BoardQueues } from '@shoal/queue';
 import { settingsOf } from '../settings.ts';
-import type { Terminal } from '../terminal.ts';
+import { say, type Terminal } from '../terminal.ts';
 
 export interface RunningQueue {
   readonly redisUrl: string;
@@ -22,7 +22,12 @@ export async function withRunningQueue(
 ): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   const cacheDir = cacheFolder(settings.cacheDir, terminal.environment);
-  const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl, signal: terminal.signal });
+  const server = await attachRunningServer({
+    cacheDir,
+    redisUrl: settings.redisUrl,
+    signal: terminal.signal,
+    onProgress: (step) => say(terminal, step),
+  });
   if (server === undefined)
     throw new ShoalError(
       'QUEUE_UNREACHABLE',

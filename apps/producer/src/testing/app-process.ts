@@ -1,9 +1,10 @@
 // The app under test in a process of its own, so that its memory is its own: says its address, and when it is asked, the
 // most memory it has had and what it holds.
 
-import { fork, type ChildProcess } from 'node:child_process';
+import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
+import { noLog, type Logger } from '@shoal/core';
 import { startApp, type AppUnderTestOptions } from './app-under-test.ts';
 
 export interface Standing {
@@ -14,6 +15,8 @@ export interface Standing {
   readonly waiting: number;
   /** Requests for vectors by the status of their answers. */
   readonly answered: Readonly<Record<string, number>>;
+  /** What was logged at level warn. */
+  readonly warnings: readonly string[];
 }
 
 const STATUSES = ['200', '408', '429', '499'];
@@ -27,13 +30,17 @@ export class AppProcess {
     this.url = url;
   }
 
-  static async start(gate: AppUnderTestOptions['gate']): Promise<AppProcess> {
-    const child = fork(fileURLToPath(import.meta.url), [JSON.stringify(gate)], {
-      execArgv: [...process.execArgv],
-      stdio: ['ignore', 2, 2, 'ipc'],
-    });
+  /** `files`: as many descriptors as it may have. */
+  static async start(gate: AppUnderTestOptions['gate'], files?: number): Promise<AppProcess> {
+    const command = [process.execPath, ...process.execArgv, fileURLToPath(import.meta.url), JSON.stringify(gate)];
+    const limited = files === undefined ? command : ['sh', '-c', `ulimit -n ${files}; exec "$0" "$@"`, ...command];
+    const child = spawn(limited[0]!, limited.slice(1), { stdio: ['ignore', 2, 2, 'ipc'] });
     const [url]: unknown[] = await once(child, 'message');
     return new AppProcess(child, String(url));
+  }
+
+  get hasEnded(): boolean {
+    return this.child.exitCode !== null || this.child.signalCode !== null;
   }
 
   async standing(): Promise<Standing> {
@@ -51,7 +58,9 @@ export class AppProcess {
 }
 
 async function serve(send: (message: unknown) => void, gate: AppUnderTestOptions['gate']): Promise<void> {
-  const app = await startApp({ gate: gate ?? {} });
+  const warnings: string[] = [];
+  const log: Logger = { ...noLog, warn: (_facts: object, said: string) => warnings.push(said) };
+  const app = await startApp({ gate: { ...gate, log } });
   process.on('message', async () => {
     const count = async (status: string): Promise<[string, number]> => [
       status,
@@ -62,6 +71,7 @@ async function serve(send: (message: unknown) => void, gate: AppUnderTestOptions
       heldBytes: await app.value('shoal_http_held_bytes'),
       open: await app.value('shoal_http_requests_open'),
       waiting: await app.value('shoal_http_requests_waiting'),
+      warnings,
       answered: Object.fromEntries(await Promise.all(STATUSES.map(count))),
     });
   });

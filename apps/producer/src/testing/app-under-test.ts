@@ -65,7 +65,7 @@ export async function startApp({
         const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
         const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
         return {
-          result: { rows, dims, dtype: 'f32', vectors, row, tokens: undefined, truncated: [] },
+          result: { rows, dims, dtype: 'f32', vectors, row, tokens: undefined, truncated: [], isSimulated: false },
           tokens: 3 * rows,
           truncated: 0,
         };

@@ -21,7 +21,14 @@ export function embedResult(
 ): Buffer {
   const { dims, body } = encodeBody(vectors, rows, backend.dims, order.output, backend.toHalves);
   return encodeResult(
-    { dtype: order.output.dtype, rows, dims, fingerprint, isTruncated: truncated > 0 },
+    {
+      dtype: order.output.dtype,
+      rows,
+      dims,
+      fingerprint,
+      isTruncated: truncated > 0,
+      isSimulated: backend.device.startsWith('sim:'),
+    },
     body,
     backend.checksum,
   );

@@ -13,6 +13,8 @@ export interface Tokenizer {
   readonly maxTokens: number;
   readonly vocabularySize: number;
   encode(text: string): Encoded;
+  /** The same in short steps, so that a long text holds nobody up; left out where no text takes long. */
+  encodeSteps?(text: string): Generator<void, Encoded, undefined>;
 }
 
 /** What an executor tokenizes with: many texts at once, on other threads where that pays. */

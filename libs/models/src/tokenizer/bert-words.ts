@@ -88,6 +88,27 @@ export class BertWords {
       : this.#normalize(text);
   }
 
+  /**
+   * A long stretch as pieces of about `units` code units, some empty, whose words are those of the whole: one that a
+   * piece ends with may go on in the next. What is dropped anyway is left out, and no piece begins with a mark that
+   * another may move across; but where there are more than `units` of those in a row, which has to be more than a word may have.
+   */
+  *pieces(text: string, start: number, end: number, units: number): Generator<string, void, undefined> {
+    const { cleanText, stripAccents } = this.#options;
+    let kept = '';
+    for (let at = start; at < end;) {
+      let to = Math.min(end, at + units);
+      if ((text.charCodeAt(to - 1) & 0xfc00) === 0xd800) to += 1;
+      kept += keptOf(text.slice(at, to), cleanText, stripAccents);
+      at = to;
+      let cut = kept.length < units ? 0 : stripAccents ? lastStart(kept) : kept.length;
+      if (cut === 0 && kept.length >= 2 * units) cut = kept.length;
+      yield kept.slice(0, cut);
+      kept = kept.slice(cut);
+    }
+    yield kept;
+  }
+
   #roleOf(is: number): number {
     const { cleanText, handleChineseChars, stripAccents } = this.#options;
     if (cleanText && (is & CLASS.DROPPED) !== 0) return ROLE.ODD;
@@ -110,6 +131,46 @@ export class BertWords {
     // Per character in the original: a sigma at the end of a word stays σ, which toLowerCase() alone would make ς.
     return lowercase ? normal.replaceAll('Σ', 'σ').toLowerCase() : normal;
   }
+}
+
+/** Without what is dropped, and without the marks that are stripped in the end and that others move across. */
+function keptOf(text: string, cleanText: boolean, stripAccents: boolean): string {
+  const parts: string[] = [];
+  let start = 0; // of what has not been copied yet
+  for (let at = 0; at < text.length;) {
+    const next = at + charLength(text, at);
+    const is = classOf(text, at);
+    if ((cleanText && (is & CLASS.DROPPED) !== 0) || (stripAccents && (is & MOVING_MARK) === MOVING_MARK)) {
+      if (start < at) parts.push(text.slice(start, at));
+      start = next;
+    }
+    at = next;
+  }
+  if (start < text.length) parts.push(text.slice(start));
+  return parts.join('');
+}
+
+/** Where the last character begins that nothing moves across; 0 where only the first one, or none, is such. */
+function lastStart(text: string): number {
+  let at = text.length;
+  while (at > 0) {
+    at -= (text.charCodeAt(at - 1) & 0xfc00) === 0xdc00 ? 2 : 1;
+    if (isStart(text.codePointAt(at)!)) return at;
+  }
+  return 0;
+}
+
+/** Of those that decompose, some 13,000. */
+const starts = new Map<number, boolean>();
+
+function isStart(point: number): boolean {
+  if ((classes[point]! & (CLASS.DECOMPOSED | CLASS.MARK)) === 0) return true;
+  let is = starts.get(point);
+  if (is === undefined) {
+    const first = String.fromCodePoint(point).normalize('NFD').codePointAt(0)!;
+    starts.set(point, (is = (classes[first]! & (CLASS.DECOMPOSED | CLASS.MARK)) === 0));
+  }
+  return is;
 }
 
 function decomposed(run: string): string {

@@ -3,7 +3,8 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Tokenizer } from '@shoal/core';
+import type { Encoded, Tokenizer } from '@shoal/core';
+import { seededRandom } from '@shoal/core/base';
 import type { StoredModel } from '../store/stored-model.ts';
 import { FETCH_TIMEOUT_MS, openMinilm } from '../testing/minilm.ts';
 import { Golden, hashOf, versionOf } from '../testing/golden.ts';
@@ -98,6 +99,23 @@ describe('token ids are those of the official package', () => {
     console.log(`${strings.length} random strings, ${compared} token ids compared`);
   });
 
+  // Of what never fills a row, or only after long: read in pieces, whatever is cut where.
+  test('on texts too long for one piece, of whatever moves, decomposes, is dropped or splits', async () => {
+    const theirs = new ReferenceTokenizer(json, { maxTokens: 40 });
+    const ours = await openTokenizer(model, { maxTokens: 40 });
+    const texts = longTexts();
+    const taken = (text: string): Encoded => {
+      for (let steps = ours.encodeSteps!(text), count = 0; ; count += 1) {
+        const { done, value } = steps.next();
+        if (done !== true) continue;
+        expect(count).toBeGreaterThan(0);
+        return value;
+      }
+    };
+    await expectSameIds({ ...ours, encode: taken }, theirs, texts);
+    await expectSameIds(ours, theirs, texts);
+  });
+
   test.each([3, 8, 16, 256])('truncated at %i tokens', async (maxTokens) => {
     const ours = await openTokenizer(model, { maxTokens });
     const theirs = new ReferenceTokenizer(json, { maxTokens });
@@ -107,6 +125,46 @@ describe('token ids are those of the official package', () => {
     await expectSameIds(ours, theirs, [...lines, ...long, ...exact, ...randomStrings(4_000, 5)]);
   });
 });
+
+/** Each with a word before and words behind what is long. */
+function longTexts(): readonly string[] {
+  const kinds = [
+    'a',
+    ' ',
+    'é',
+    '한',
+    'Σ',
+    '😀',
+    '\u200b',
+    '\u0301',
+    '\u0301\u0323',
+    '\u302e\u{1d165}',
+    '\u{1d165}\u0301\u302e',
+  ];
+  const random = seededRandom(34);
+  const one = (of: readonly string[]): string => of[Math.floor(random() * of.length)]!;
+  const odd = [
+    'é',
+    '한',
+    'Σ',
+    '\u0301',
+    '\u302e',
+    '\u{1d165}',
+    '\u{1d160}',
+    '\u0f73',
+    '\u00ad',
+    '\u037e',
+    '\u2260',
+    '\u1e9b\u0323',
+    'a',
+  ];
+  const mixtures = Array.from({ length: 30 }, (_, at) => {
+    const few = odd.slice(at % odd.length).slice(0, 2 + (at % 4));
+    return Array.from({ length: 20_000 + 97 * at }, () => one(few)).join('');
+  });
+  const same = kinds.flatMap((kind) => [16_384, 40_001].map((units) => kind.repeat(Math.ceil(units / kind.length))));
+  return [...same, ...mixtures].map((long) => `e${long}\u0323x Ärger, ${long.slice(0, 9_000)} end [SEP]`);
+}
 
 type Root = Record<string, Record<string, unknown>>;
 

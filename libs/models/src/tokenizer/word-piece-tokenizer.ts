@@ -1,7 +1,8 @@
 // Texts into token ids as the model takes them: exactly those of the official `tokenizers` package, truncated where
 // sentence-transformers truncates. One pass over the raw text cuts it into stretches; a cache knows the ids of most,
-// and only new ones are normalized, split and looked up. Stops as soon as a row is full, so a 20 MB line costs what its
-// beginning costs. Refuses nothing: every string has ids.
+// and only new ones are normalized, split and looked up. Stops as soon as a row is full, so a 20 MB line of words costs
+// what its beginning costs. What never fills a row (20 MB of spaces, of marks, of one word) is read to its end, in steps
+// between which others may work, and in pieces, so that no copy of it is made. Refuses nothing: every string has ids.
 
 import { ShoalError } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
@@ -12,6 +13,25 @@ import { isSpace } from './unicode-sets.ts';
 import { WordCache, type CachedIds } from './word-cache.ts';
 import type { WordPieceFacts } from './word-piece-facts.ts';
 import { WordPiece } from './word-piece.ts';
+
+/** Code units in a step. A longer stretch is read in pieces of about as many. */
+const STEP_UNITS = 8_192;
+/** Around a piece, so that what it begins and ends with is seen. An ASCII letter stays what it is. */
+const FRAME = 'x';
+
+/** Where a text has been read to. */
+interface Cursor {
+  /** Of the stretch being scanned. */
+  start: number;
+  at: number;
+  /** No added token begins before this: one was found that does not stand alone. */
+  passed: number;
+}
+
+/** Where the text begins. */
+const begin = (): Cursor => ({ start: 0, at: 0, passed: 0 });
+
+type Stretch = readonly [start: number, end: number];
 
 export class WordPieceTokenizer implements Tokenizer {
   readonly hash: string;
@@ -26,6 +46,7 @@ export class WordPieceTokenizer implements Tokenizer {
   readonly #added: AddedTokensByRole;
   /** Looked for in normalized text. */
   readonly #normalized: AddedTokens;
+  readonly #pieceUnits: number;
 
   constructor(facts: WordPieceFacts, options: { readonly hash: string; readonly maxTokens: number }) {
     this.hash = options.hash;
@@ -45,25 +66,50 @@ export class WordPieceTokenizer implements Tokenizer {
       facts.addedTokens.filter(({ isNormalized }) => !isNormalized),
       this.#roles,
     );
+    this.#pieceUnits = Math.max(STEP_UNITS, facts.model.maxWordChars + 1);
   }
 
   encode(text: string): Encoded {
+    if (text.length > STEP_UNITS) return lastOf(this.encodeSteps(text));
     const ids = [...this.#before];
-    const most = this.maxTokens - this.#behind.length; // the last places belong to the tokens behind the text
-    this.#scan(text.toWellFormed(), ids, most);
-    const isTruncated = ids.length > most;
-    if (isTruncated) ids.length = most;
+    this.#scan(text.toWellFormed(), begin(), text.length, ids, this.#most);
+    return this.#rowOf(ids);
+  }
+
+  /** The same in steps of a few milliseconds at most. */
+  *encodeSteps(given: string): Generator<void, Encoded, undefined> {
+    const text = given.toWellFormed();
+    const ids = [...this.#before];
+    const most = this.#most;
+    const cursor = begin();
+    while (cursor.at < text.length && ids.length <= most) {
+      const long = this.#scan(text, cursor, Math.min(text.length, cursor.at + STEP_UNITS), ids, most);
+      if (long !== undefined) yield* this.#appendLong(text, long, ids, most);
+      yield;
+    }
+    return this.#rowOf(ids);
+  }
+
+  /** The last places belong to the tokens behind the text. */
+  get #most(): number {
+    return this.maxTokens - this.#behind.length;
+  }
+
+  #rowOf(ids: number[]): Encoded {
+    const isTruncated = ids.length > this.#most;
+    if (isTruncated) ids.length = this.#most;
     for (const id of this.#behind) ids.push(id);
     return { ids, isTruncated };
   }
 
-  /** Appends the ids of `text` until there are more than `most`. */
-  #scan(text: string, ids: number[], most: number): void {
+  /**
+   * Appends the ids of `text` until it is read to `stop`, or there are more than `most`, or a stretch has ended that is
+   * to be read in pieces: that one is given back.
+   */
+  #scan(text: string, cursor: Cursor, stop: number, ids: number[], most: number): Stretch | undefined {
     const roles = this.#roles;
-    let start = 0; // of the stretch being scanned
-    let passed = 0; // no added token begins before this: one was found that does not stand alone
-    let at = 0;
-    while (at < text.length) {
+    let { start, at, passed } = cursor;
+    while (at < stop && ids.length <= most) {
       const unit = text.charCodeAt(at);
       const isPair = (unit & 0xfc00) === 0xd800;
       let role = roles[isPair ? text.codePointAt(at)! : unit]!;
@@ -76,31 +122,65 @@ export class WordPieceTokenizer implements Tokenizer {
         at += size;
         continue;
       }
+      let found: FoundToken | undefined;
       if (role === ROLE.ADDED) {
-        const found = at < passed ? undefined : this.#added.at(text, at);
-        if (found !== undefined && found.isSingleWord && !standsAlone(text, at, at + found.length)) {
+        if (at >= passed) found = this.#added.at(text, at);
+        if (found?.isSingleWord === true && !standsAlone(text, at, at + found.length)) {
           passed = at + found.length;
-        } else if (found !== undefined) {
-          this.#append(text, start, at, ids);
-          ids.push(found.id);
-          at += found.length;
-          start = at;
-          if (ids.length > most) return;
-          continue;
+          found = undefined;
         }
-        role = this.#added.otherRole(text.codePointAt(at)!);
+        if (found === undefined) role = this.#added.otherRole(text.codePointAt(at)!);
         if (role === ROLE.PLAIN || role === ROLE.ODD) {
           at += size;
           continue;
         }
       }
+      if (this.#isLong(at - start)) break;
       this.#append(text, start, at, ids);
-      if (role === ROLE.ALONE) this.#append(text, at, at + size, ids);
-      at += size;
+      if (found !== undefined) {
+        ids.push(found.id);
+        at += found.length;
+      } else {
+        if (role === ROLE.ALONE) this.#append(text, at, at + size, ids);
+        at += size;
+      }
       start = at;
+    }
+    cursor.at = at;
+    cursor.start = start;
+    cursor.passed = passed;
+    const hasEnded = at >= text.length || at < stop;
+    if (ids.length > most || !hasEnded) return undefined;
+    cursor.start = at;
+    if (this.#isLong(at - start)) return [start, at];
+    this.#append(text, start, at, ids);
+    return undefined;
+  }
+
+  /** Whether a stretch is to be read in pieces. Where added tokens are looked for in normalized text none is. */
+  #isLong(units: number): boolean {
+    return units > STEP_UNITS && this.#normalized.isEmpty;
+  }
+
+  /** Appends the ids of a long stretch, until there are more than `most`. */
+  *#appendLong(text: string, [start, end]: Stretch, ids: number[], most: number): Generator<void, void, undefined> {
+    let word = ''; // goes on in the next piece
+    for (const piece of this.#words.pieces(text, start, end, this.#pieceUnits)) {
+      yield;
+      if (piece === '') continue;
+      const words = this.#words.split(FRAME + piece + FRAME);
+      for (const [at, framed] of words.entries()) {
+        const isLast = at === words.length - 1;
+        if (at > 0 && word !== '') {
+          for (const id of this.#wordPiece.pieces(word)) ids.push(id);
+          word = '';
+        }
+        // a word that is too long already stays so
+        if (!this.#wordPiece.isTooLong(word)) word += framed.slice(at === 0 ? 1 : 0, isLast ? -1 : undefined);
+      }
       if (ids.length > most) return;
     }
-    this.#append(text, start, at, ids);
+    if (word !== '') for (const id of this.#wordPiece.pieces(word)) ids.push(id);
   }
 
   #append(text: string, start: number, end: number, ids: number[]): void {
@@ -156,15 +236,25 @@ function widenStretches(roles: Uint8Array, patterns: readonly (readonly [string,
     if (roles[point] === ROLE.ALONE || (holdSpaces && roles[point] === ROLE.SPACE)) roles[point] = ROLE.ODD;
 }
 
+function lastOf<Value>(steps: Generator<void, Value, undefined>): Value {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+  }
+}
+
+interface FoundToken {
+  readonly id: number;
+  readonly length: number;
+  readonly isSingleWord: boolean;
+}
+
 /**
  * Added tokens for the scan by roles. Blanks that a token takes from beside it are no words here, so that `stripsLeft`
  * and `stripsRight` change nothing.
  */
 class AddedTokensByRole {
-  readonly #byFirst = new Map<
-    number,
-    { readonly content: string; readonly length: number; readonly id: number; readonly isSingleWord: boolean }[]
-  >();
+  readonly #byFirst = new Map<number, (FoundToken & { readonly content: string })[]>();
   readonly #otherRoles = new Map<number, number>();
 
   /** Marks the first characters of the tokens in `roles`. */
@@ -183,10 +273,7 @@ class AddedTokensByRole {
   }
 
   /** The longest of those that begin here. */
-  at(
-    text: string,
-    at: number,
-  ): { readonly id: number; readonly length: number; readonly isSingleWord: boolean } | undefined {
+  at(text: string, at: number): FoundToken | undefined {
     for (const token of this.#byFirst.get(text.codePointAt(at)!) ?? [])
       if (text.startsWith(token.content, at)) return token;
     return undefined;

@@ -25,7 +25,7 @@ export class WordPiece {
 
   /** Ids of one word. Cutting between the halves of a surrogate pair does no harm: no piece has half a character. */
   pieces(word: string): readonly number[] {
-    if (word.length > this.#maxWordChars && countChars(word) > this.#maxWordChars) return this.#unknown;
+    if (this.isTooLong(word)) return this.#unknown;
     const ids: number[] = [];
     for (let start = 0; start < word.length;) {
       const known = start === 0 ? this.#first : this.#continued;
@@ -37,6 +37,11 @@ export class WordPiece {
       start = end;
     }
     return ids;
+  }
+
+  isTooLong(word: string): boolean {
+    if (word.length <= this.#maxWordChars) return false;
+    return word.length > 2 * this.#maxWordChars || countChars(word) > this.#maxWordChars;
   }
 }
 

@@ -37,13 +37,18 @@ export async function enterService(service: QueueService, options: EnterServiceO
   }
 }
 
-/** Undefined where no worker of this version has served the queue yet. Throws QUEUE_UNREACHABLE. */
+/**
+ * Undefined where no worker of this version has served the queue yet, or the mark is gone and no simulation is alive.
+ * Throws QUEUE_UNREACHABLE.
+ */
 export async function queueService(
   connection: Redis,
   { prefix, queue }: QueuePlace,
 ): Promise<QueueService | undefined> {
   const found = await translated(() => connection.hget(keySpace(prefix).load(), markOf(queue)));
-  return found === 'simulation' || found === 'model' ? found : undefined;
+  if (found === 'simulation' || found === 'model') return found;
+  const alive = await translated(() => othersThan('model', connection, { prefix, queue }));
+  return alive.length > 0 ? 'simulation' : undefined;
 }
 
 /** What the queue is marked with now; the first worker's mark stays. */

@@ -110,3 +110,18 @@ test('a server that is away is not waited for', async () => {
   await closeConnection(lost);
   expect(await whyWaiting(lost, queueOf('x'), prefix)).toMatchObject({ reason: 'server-away' });
 });
+
+test('a server that was stopped is said to take connections and say nothing', async () => {
+  const queue = queueOf('x');
+  await queue.waitUntilReady();
+  process.kill(server.pid, 'SIGSTOP');
+  try {
+    expect(await whyWaiting(connection, queue, prefix, 20)).toMatchObject({
+      reason: 'server-away',
+      message: expect.stringContaining('says nothing: it is stopped (kill -CONT'),
+    });
+  } finally {
+    process.kill(server.pid, 'SIGCONT');
+  }
+  expect(await whyWaiting(connection, queue, prefix)).toMatchObject({ reason: 'no-worker' });
+});

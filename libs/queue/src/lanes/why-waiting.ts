@@ -1,6 +1,7 @@
 // Why nothing comes: one look at a queue, and one sentence for whoever waits for it, in the command, the SDK and over
 // HTTP alike. Tells what is found, never what could be; reads only.
 
+import { setTimeout as sleep } from 'node:timers/promises';
 import { DEFAULT_PREFIX, keySpace, mainQueue } from '@shoal/contract';
 import type { Queue } from 'bullmq';
 import type { Redis } from '../redis/connection.ts';
@@ -38,9 +39,34 @@ const AWAY: Waiting = {
   isPaused: false,
 };
 
+/** A process that was stopped takes connections, and so does one that is busy with a single command. */
+const SILENT: Waiting = {
+  ...AWAY,
+  message:
+    'the queue server takes connections and says nothing: it is stopped (kill -CONT lets it go on) or busy with one long ' +
+    'command; what it has is kept',
+};
+/** The server answers in a millisecond; a script of others may take it a second. */
+const SILENT_AFTER_MS = 5_000;
+
 /** Why jobs of `queue`, a main lane, may not have been answered yet. Throws QUEUE_UNREACHABLE. */
-export async function whyWaiting(connection: Redis, queue: Queue, prefix: string = DEFAULT_PREFIX): Promise<Waiting> {
+export async function whyWaiting(
+  connection: Redis,
+  queue: Queue,
+  prefix: string = DEFAULT_PREFIX,
+  silentAfterMs: number = SILENT_AFTER_MS,
+): Promise<Waiting> {
   if (connection.status !== 'ready') return AWAY; // a question would be put in line until it is back
+  const late = new AbortController();
+  const silence = sleep(silentAfterMs, SILENT, { signal: late.signal, ref: false }).catch(() => SILENT);
+  try {
+    return await Promise.race([look(connection, queue, prefix), silence]);
+  } finally {
+    late.abort();
+  }
+}
+
+async function look(connection: Redis, queue: Queue, prefix: string): Promise<Waiting> {
   return translated(async () => {
     const [counts, isPaused, alive, drained] = await Promise.all([
       queue.getJobCounts('wait', 'prioritized', 'delayed', 'active', 'completed'),

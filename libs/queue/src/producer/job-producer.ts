@@ -41,6 +41,11 @@ export class JobProducer {
   private readonly queue: Queue;
   private readonly admission: Admission;
   private readonly replacements: Replacements;
+  /**
+   * Whether the call of `add` that was made last asks for room before it adds, so that it may be refused. Known as soon
+   * as it was made.
+   */
+  hadToAsk = false;
 
   private constructor(options: ProducerOptions, connection: Redis) {
     this.options = options;
@@ -84,6 +89,7 @@ export class JobProducer {
   ): Promise<AddResult[]> {
     const wanted = jobs.map(roomFor);
     const admitting = this.admission.admitMeanwhile(wanted);
+    this.hadToAsk = admitting === undefined;
     if (admitting !== undefined)
       return (await Promise.all([this.addAdmitted(jobs, again), translated(() => admitting)]))[0];
     const { admitted, refused } = await translated(() => this.admission.admit(wanted, isKnown));

@@ -96,6 +96,20 @@ test.each([
   expect(String(error)).not.toMatch(/right|does not answer|Start it/);
 });
 
+test('a server on a socket that was stopped is said to take connections, with the cure', async () => {
+  process.kill(server.pid, 'SIGSTOP');
+  try {
+    const connection = openConnection({ url: server.url, name: 'test' });
+    await expect(untilReady(connection, server.url, 200)).rejects.toMatchObject({
+      code: 'QUEUE_UNREACHABLE',
+      message: expect.stringMatching(/takes connections and says nothing .*fuser \/.* kill -CONT/),
+    });
+    await closeConnection(connection);
+  } finally {
+    process.kill(server.pid, 'SIGCONT');
+  }
+});
+
 test('a server that accepts and says nothing is given up on in time', async () => {
   const mute = createServer((socket) => socket.resume()).listen(0, '127.0.0.1');
   await once(mute, 'listening');

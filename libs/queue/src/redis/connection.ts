@@ -121,7 +121,7 @@ export async function untilReady(connection: Redis, url: string, waitMs = 5_000)
   };
   try {
     await new Promise<void>((resolve, reject) => {
-      giveUp = () => reject(unreachableError(url, lastError, waitMs, isClosing));
+      giveUp = () => reject(unreachableError(url, lastError, waitMs, { isClosing, isSilent: isOpen && !isClosing }));
       connection.once('ready', resolve);
       connection.on('error', listeners.error);
       connection.once('end', listeners.end);
@@ -249,7 +249,7 @@ function unreachableError(
   url: string,
   cause: Error | undefined,
   waitMs: number,
-  isClosing = false,
+  { isClosing, isSilent }: { readonly isClosing: boolean; readonly isSilent: boolean },
 ): ShoalError<'QUEUE_UNREACHABLE'> {
   const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
   const cure = cause === undefined ? (isClosing ? maybeTls(url) : undefined) : tlsCure(cause);
@@ -270,6 +270,7 @@ function unreachableError(
       cause,
     );
   }
+  if (cause === undefined && isSilent && url.startsWith('unix:')) return silentHere(url, waitMs);
   return new ShoalError(
     'QUEUE_UNREACHABLE',
     `the queue server at ${redactUrl(url)} does not answer: ${found}. ` +
@@ -281,6 +282,18 @@ function unreachableError(
       'one that runs',
     { server: redactUrl(url) },
     cause,
+  );
+}
+
+/** A process that was stopped takes connections all the same: the system does it in its stead. */
+function silentHere(url: string, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
+  const socket = redactUrl(url).replace(/^unix:(?:\/\/)?/, '');
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server at ${redactUrl(url)} takes connections and says nothing for ${waitMs} ms: it is stopped, or busy ` +
+      `with one long command. fuser ${socket} names its process: kill -CONT lets a stopped one go on, and a private ` +
+      'server that is ended is started again with what it had',
+    { server: redactUrl(url) },
   );
 }
 

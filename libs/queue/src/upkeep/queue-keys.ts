@@ -83,10 +83,13 @@ export async function moveWrongKeys(connection: Redis, place: QueuePlace): Promi
   const noted = keySpace(place.prefix).setAside(place.queue);
   for (const { key, expected } of await findWrongKeys(connection, place)) {
     const base = keySpace(place.prefix).job(place.queue, '');
-    const name = `${key.startsWith(base) ? key.slice(base.length) : key}:${Date.now()}-${randomUUID().slice(0, 8)}`;
+    const id = key.startsWith(base) ? key.slice(base.length) : '';
+    const name = `${id === '' ? key : id}:${Date.now()}-${randomUUID().slice(0, 8)}`;
     // the list of what was set aside may itself be what is wrong
     const index = key === noted ? `${noted}:index` : noted;
-    const [found] = await runScript(connection, MOVE_WRONG_KEY, [[key, `${noted}:${name}`, index, expected, name]]);
+    const [found] = await runScript(connection, MOVE_WRONG_KEY, [
+      [key, `${noted}:${name}`, index, expected, name, place.prefix, place.queue, id],
+    ]);
     if (found !== null) moved.push({ key, expected, found: String(found) });
   }
   return moved;

@@ -105,6 +105,18 @@ test('waiting jobs with damaged records fail with what was found; their neighbou
   expect(await repair()).toMatchObject(NOTHING);
 });
 
+test('whoever waits for a job that fails so hears of it at once', async () => {
+  const channel = `${PREFIX}:reply:somebody`;
+  const listener = connection.duplicate();
+  await listener.subscribe(channel);
+  const heard = new Promise<string>((resolve) => listener.on('message', (_, text) => resolve(text)));
+  await queue.add('embed', { v: 1, texts: ['x'], reply: channel }, { jobId: 't~a' });
+  await connection.hset(key('t~a'), 'opts', 'nonsense');
+  await repair();
+  expect(JSON.parse(await heard)).toEqual({ v: 1, queue: QUEUE, failed: ['t~a'] });
+  await closeConnection(listener);
+});
+
 test('what only parsing finds is found thoroughly', async () => {
   await queue.add('embed', { v: 1 }, { jobId: 'a' });
   await connection.hset(key('a'), 'data', '{"v":1,}');

@@ -10,8 +10,10 @@ import { failedReason, isGeneratedJobId, isReservedJobId, keySpace } from '@shoa
 import { failWaiting } from '../bullmq/internals.ts';
 import type { Redis } from '../redis/connection.ts';
 import { repairRecord, damageIn, damageSentence, isGone, readFields } from '../bullmq/record-repair.ts';
+import { noLog } from '@shoal/core';
 import { runScript } from '../redis/script.ts';
 import { literally } from '../redis/scan-pattern.ts';
+import { RedisAnnouncer } from '../worker/announcer.ts';
 import { lookAtClock } from '../worker/clock-watch.ts';
 import { moveWrongKeys } from './queue-keys.ts';
 import {
@@ -215,13 +217,23 @@ class Repair {
     this.report.mended += isGone(fields) ? 0 : 1;
     const reason = damageSentence(damage);
     if (isFinished || reason === undefined) return;
-    const { state: found } = await failWaiting(connection, {
+    const { state: found, reply } = await failWaiting(connection, {
       prefix,
       queue,
       jobId,
       reason: failedReason({ code: 'JOB_INVALID', message: reason }),
     });
-    if (found === 'failed') this.report.failed++;
+    if (found !== 'failed') return;
+    this.report.failed++;
+    await this.announce(jobId, reply);
+  }
+
+  /** Its producer hears of it at once, and its room is free. */
+  private async announce(jobId: string, reply: string | undefined): Promise<void> {
+    const { signal = new AbortController().signal, connection, prefix, queue } = this.options;
+    const announcer = new RedisAnnouncer({ connection, prefix, queue, log: noLog, signal });
+    const about = { resultTtlMs: 0, isUrgent: false, wasRepeated: false } as const;
+    await announcer.announce([{ jobId, outcome: 'failed', reply, ...about }]);
   }
 
   private async setAside(state: State, jobId: string): Promise<void> {

@@ -226,6 +226,50 @@ test('a job that was set aside runs once it is given back, under an id that is f
   expect((await queue.getJob(quarantined[0] ?? ''))?.data).toEqual(DATA);
 });
 
+/** What its producer hears. */
+function told(jobId: string): unknown {
+  return {
+    v: 1,
+    queue: QUEUE,
+    failed: [jobId],
+    reasons: { [jobId]: expect.stringMatching(/^JOB_INVALID: no job may have the id ".*was set aside/) },
+  };
+}
+
+async function addTo(jobId: string, reply: string): Promise<void> {
+  // BullMQ meets the wrong key as well
+  await queue.add('embed', { ...DATA, reply }, { jobId }).catch(() => undefined);
+}
+
+test('the producer of a job that is set aside is told so, whoever meets it', async () => {
+  const channel = `${PREFIX}:reply:somebody`;
+  const listener = connection.duplicate();
+  await listener.subscribe(channel);
+  const messages: unknown[] = [];
+  listener.on('message', (_, text: string) => messages.push(JSON.parse(text)));
+  await addTo('active', channel); // in place of a key of the queue
+  await addTo('events', `${PREFIX}:other`); // no reply channel: nothing is published there
+  await admin.repair();
+  const source = newSource();
+  await source.start();
+  const claimed = done(source, 1);
+  await addTo('x:y:processed', channel); // a worker meets it
+  await add('sound');
+  expect(await claimed).toEqual(['sound']);
+  await source.stop();
+  await connection.lpush(key('wait'), 'metrics:one:two'); // a repair meets it in a list
+  await connection.hset(key('metrics:one:two'), {
+    name: 'embed',
+    data: JSON.stringify({ reply: channel }),
+    timestamp: 1,
+    delay: 0,
+    priority: 0,
+  });
+  await admin.repair();
+  await expect.poll(() => messages).toEqual([told('active'), told('x:y:processed'), told('metrics:one:two')]);
+  await closeConnection(listener);
+});
+
 test('a refusal is known from within a transaction, also one that stands among its own earlier ones', () => {
   const wrong = new Error('WRONGTYPE Operation against a key holding the wrong kind of value');
   const refused = Object.assign(new Error('EXECABORT'), { previousErrors: [new Error('ERR'), wrong] });

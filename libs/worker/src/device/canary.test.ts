@@ -6,9 +6,12 @@ import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import type { Slot } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
+import { OrtBackend } from '@shoal/inference';
 import { importModel, keepDigest, openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { examineModel } from '../doctor/examine-model.ts';
+import { exactCanary } from './canary.ts';
 import { WorkerBench } from '../testing/worker-bench.ts';
 import { openDevice } from './open-device.ts';
 import { proveModel } from './prove-model.ts';
@@ -78,6 +81,55 @@ describe('a worker', () => {
       state: 'broken',
       found: expect.stringMatching(reason) as unknown,
     });
+  });
+
+  test('runs no row again in fp32 with a graph that has one other weight, and those beside it are as they were', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const [graphPath, exactGraphPath] = [
+      await openGraph(model, { cacheDir, kind: 'plain-fp16' }),
+      await openGraph(model, { cacheDir, kind: 'plain-fp32' }),
+    ];
+    const log = new RecordingLogger();
+    const slots = { dims: model.dims, slotRows: 2, slotTokens: 128 };
+    const exactRun = async (): Promise<{ readonly slot: Slot; readonly vectors: Float32Array }> => {
+      const proveExact = exactCanary(model, { device: 'here', slots, log });
+      const backend = await OrtBackend.open({
+        ...slots,
+        graphPath,
+        exactGraphPath,
+        proveExact,
+        precision: 'fp16',
+        threads: 1,
+      });
+      const slot = backend.lend()!;
+      slot.ids.set([3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+      slot.lengths.set([8, 2]);
+      try {
+        expect(await backend.runExact!(slot, { rows: 2, width: 8 })).toMatchObject({ ok: true });
+        const vectors = slot.embeddings.slice();
+        await backend.runExact!(slot, { rows: 2, width: 8 });
+        expect(slot.embeddings).toEqual(vectors);
+        return { slot, vectors };
+      } finally {
+        await backend.stop();
+      }
+    };
+    const { slot, vectors } = await exactRun();
+    expect([...slot.ids.subarray(0, 10)]).toEqual([3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    expect(slot.ids.subarray(10).every((id) => id === 0)).toBe(true);
+    expect([...slot.lengths]).toEqual([8, 2]);
+    expect(lines(log)).toEqual(['the canary text has its vector in exact runs']);
+    const plain = await OrtBackend.open({ ...slots, graphPath: exactGraphPath, threads: 1 });
+    const other = plain.lend()!;
+    other.ids.set(slot.ids);
+    other.lengths.set(slot.lengths);
+    await plain.run(other, { rows: 2, width: 8 });
+    expect(vectors).toEqual(other.embeddings);
+    await plain.stop();
+    await changeWeight(exactGraphPath, model);
+    await expect(exactRun()).rejects.toEqual(
+      refusal('CANARY_FAILED', /tiny-random@\w+ on here in fp32 gives the canary text another vector/),
+    );
   });
 
   test('builds a graph again that is not what was built, and says so', async () => {

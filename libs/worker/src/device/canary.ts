@@ -8,8 +8,9 @@ import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { invariant, ShoalError } from '@shoal/contract';
 import type { InferenceBackend, Logger, Tokenizer } from '@shoal/core';
-import { OrtBackend } from '@shoal/inference';
+import { OrtBackend, type ProveExact } from '@shoal/inference';
 import { CANARY_TEXT, digestProblem, keepDigest, openGraph, type StoredModel } from '@shoal/models';
+import type { SlotSizes } from './device-options.ts';
 
 /** Short and long, plain and odd; the last two are as long as the model takes. */
 const TEXTS: readonly string[] = [
@@ -67,6 +68,35 @@ export async function expectCanary<Backend extends InferenceBackend>(
   }
 }
 
+/**
+ * The same for what runs rows again in fp32, whose session opens with the first of them: the known text runs before it,
+ * in its slot. Throws CANARY_FAILED, each time anew. Undefined where no vector is known or a slot is too small.
+ */
+export function exactCanary(
+  model: StoredModel,
+  { device, slots, log }: { readonly device: string; readonly slots: SlotSizes; readonly log: Logger },
+): ProveExact | undefined {
+  const { canary } = model;
+  if (canary === undefined) return undefined;
+  const width = widthOf([canary.ids]);
+  if (width > slots.slotTokens) return undefined;
+  return async (slot, run) => {
+    const [ids, lengths] = [slot.ids.slice(0, width), slot.lengths.slice(0, 1)];
+    slot.ids.fill(0, 0, width);
+    slot.ids.set(canary.ids);
+    slot.lengths[0] = canary.ids.length;
+    const result = await run({ rows: 1, width });
+    const vector = slot.embeddings.slice(0, model.dims);
+    slot.ids.set(ids);
+    slot.lengths.set(lengths);
+    if (!result.ok) return result;
+    const cosine = leastCosine(vector, canary.vector, model.dims);
+    if (!(cosine >= LEAST.reduced)) throw otherVector({ device, precision: 'fp32' }, model, cosine, LEAST.reduced);
+    log.info({ device, precision: 'fp32', leastCosine: cosine }, 'the canary text has its vector in exact runs');
+    return result;
+  };
+}
+
 function toleranceOf({ device, precision }: InferenceBackend, model: StoredModel): keyof typeof LEAST {
   if (precision === 'bf16') return 'coarse';
   if (model.graphKind === 'imported' && model.precision === 'int8') return 'coarse';
@@ -92,7 +122,7 @@ function expectIds(model: string, { ids, isTruncated }: ReturnType<Tokenizer['en
 }
 
 function otherVector(
-  { device, precision }: InferenceBackend,
+  { device, precision }: Pick<InferenceBackend, 'device' | 'precision'>,
   { name, revision }: StoredModel,
   cosine: number,
   least: number,

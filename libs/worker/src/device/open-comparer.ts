@@ -1,6 +1,6 @@
 // What a similarity worker computes with: the CPU alone, or a GPU with the CPU beside it for what is sooner done there
 // and for the day the GPU fails. Whoever asked for a GPU gets one or a refusal that names every reason; `auto` goes on
-// to the CPU.
+// to the CPU. Both give known answers first (proveEngine).
 
 import type { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
@@ -12,6 +12,7 @@ import {
   kernelsOn,
   measureThresholds,
   openCuda,
+  proveEngine,
   type Engine,
   type Isa,
   type Kernels,
@@ -67,6 +68,7 @@ const LEAST_WORK_BYTES = 1 << 20;
 export async function openComparer(options: ComparerOptions): Promise<Comparer> {
   const { device, kernels, threads, environment, log } = options;
   const cpu = cpuEngine({ threads, ...(kernels === 'auto' ? {} : { isa: kernels }) });
+  await proveEngine(cpu);
   const onCpu: Comparer = { kernels: kernelsOn(cpu), device: `cpu:${cpu.isa}`, cpu };
   tellForcedCpu(log, environment);
   if (device === 'cpu') return onCpu;
@@ -88,6 +90,7 @@ async function openGpu(options: ComparerOptions, cpu: Engine): Promise<Comparer>
   const { cuda } = opened;
   const [{ name } = { name: 'GPU' }] = cuda.devices;
   const engine = new CudaEngine({ cuda, device: 0, ...budgetOf(options, found.reading ?? {}, cuda) });
+  await proveEngine(engine).catch((error: unknown) => closed(engine, error));
   const key = `${name}, ${cpuKind(threads)}, ${cpu.isa}`;
   const measured =
     chooses === 'auto'
@@ -125,7 +128,7 @@ function budgetOf(
   return { residentBytes: Math.floor(left - workBytes), workBytes };
 }
 
-/** What measuring left on the device is no use to whoever goes on with the CPU. */
+/** What measuring or proving left on the device is no use to whoever goes on with the CPU. */
 function closed(engine: CudaEngine, error: unknown): never {
   engine.close();
   throw error;

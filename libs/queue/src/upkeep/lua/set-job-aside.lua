@@ -9,7 +9,7 @@
 -- ARGV[1] jobs: what keys of jobs begin with
 -- ARGV[2] id: of the job
 -- Answers: 1, or 0 when it has a record by now
--- Writes: what is set aside
+-- Writes: what is set aside; publishes on the reply channel that its record names
 -- Deletes: the id from its list and from stalled; its lock
 -- @include "../../redis/lua/includes/set-aside.lua"
 local listKey, jobKey, stalledKey, jobPrefix, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]

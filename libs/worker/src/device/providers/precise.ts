@@ -4,7 +4,7 @@
 import type { InferenceBackend, Precision } from '@shoal/core';
 import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
-import { openCanary, type Canary } from '../canary.ts';
+import { exactCanary, openCanary, type Canary } from '../canary.ts';
 import type { DeviceOptions } from '../device-options.ts';
 import { Refused } from '../device-refusals.ts';
 import { LEAST_COSINE, accepted } from '../truth-gate.ts';
@@ -79,6 +79,7 @@ async function openIn(
     precision,
     graphPath,
     exactGraphPath,
+    proveExact: exactCanary(model, { device: place.device ?? String(place.provider), slots, log }),
     ...(sessions !== undefined && { sessions }),
   });
 }

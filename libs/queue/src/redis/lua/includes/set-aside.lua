@@ -56,8 +56,10 @@ local function isRecord(key)
   return fields[1] and fields[2] and fields[3] and fields[4] and fields[5]
 end
 
+-- @include "tell-set-aside.lua"
 -- Moves what lies under a job's name and is no record of a job that may be to `<prefix>:set-aside:<queue>:<id>:<µs>`,
--- and notes it in `<prefix>:set-aside:<queue>`, so that nothing of it is lost and the name is free.
+-- and notes it in `<prefix>:set-aside:<queue>`, so that nothing of it is lost and the name is free. Its producer is
+-- told.
 local function setAside(jobPrefix, id)
   local prefix, queue = string.match(jobPrefix, '^(.*):([^:]*):$')
   local noted = prefix .. ':set-aside:' .. queue
@@ -70,6 +72,7 @@ local function setAside(jobPrefix, id)
   end
   if isForeign then
     redis.call('RENAME', jobPrefix .. id, noted .. ':' .. name)
+    tellSetAside(noted .. ':' .. name, prefix, queue, id)
   end
   redis.call('ZADD', noted, time[1] * 1000 + math.floor(time[2] / 1000), name)
 end
