@@ -3,9 +3,7 @@
 // and only new ones are normalized, split and looked up. Stops as soon as a row is full, so a 20 MB line costs what its
 // beginning costs. Refuses nothing: every string has ids.
 
-import { ShoalError } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
-import { quoted } from '../checked-json.ts';
 import { AddedTokens, standsAlone, type AddedToken } from './added-tokens.ts';
 import { BertWords, ROLE } from './bert-words.ts';
 import { isSpace } from './unicode-sets.ts';
@@ -38,7 +36,6 @@ export class WordPieceTokenizer implements Tokenizer {
     this.#roles = this.#words.roles();
     const normalized = facts.addedTokens.filter(({ isNormalized }) => isNormalized);
     const patterns = normalized.map((token) => [this.#words.normalize(token.content), token] as const);
-    refuseSamePatterns(patterns);
     this.#normalized = new AddedTokens(patterns);
     if (!this.#normalized.isEmpty) widenStretches(this.#roles, patterns);
     this.#added = new AddedTokensByRole(
@@ -130,22 +127,6 @@ export class WordPieceTokenizer implements Tokenizer {
       else this.#appendWords(this.#words.cut(normal.slice(start, end)), ids);
       return true;
     });
-  }
-}
-
-/** Which of two tokens of one normalized form the official package finds is a matter of luck. */
-function refuseSamePatterns(patterns: readonly (readonly [string, AddedToken])[]): void {
-  const known = new Map<string, AddedToken>();
-  for (const [pattern, token] of patterns) {
-    const other = known.get(pattern);
-    if (pattern !== '' && other === undefined) known.set(pattern, token);
-    else
-      throw new ShoalError(
-        'MODEL_CORRUPT',
-        `added_tokens: ${quoted(token.content)} is looked for in normalized text, where it is ` +
-          (other === undefined ? 'nothing' : `the same as ${quoted(other.content)}`),
-        { token: token.content },
-      );
   }
 }
 
