@@ -67,11 +67,10 @@ function addEmbed(program: Command, terminal: Terminal): void {
   addOutputFlags(command);
   addInputFlags(command);
   command
-    .addOption(
-      new Option(
-        '--prompt <kind>',
-        'put the model’s prompt for this kind before each text; refused for a model without prompts',
-      ).choices(['query', 'passage']),
+    .option(
+      '--prompt <name>',
+      'put the model’s prompt of this name before each text: query, passage, or another that it has; "none" for none ' +
+        'where it has a default one',
     )
     .addOption(
       new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error')
@@ -79,6 +78,7 @@ function addEmbed(program: Command, terminal: Terminal): void {
         .default('end'),
     )
     .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
+    .option('--normalize', 'vectors of length 1 also from a model that gives each its own length')
     .option('--tenant <name>', 'whose run this is: tenants share the workers half and half', 'default')
     .addOption(
       new Option('--class <class>', 'interactive goes before bulk').choices(['interactive', 'bulk']).default('bulk'),
@@ -418,8 +418,10 @@ function addModel(program: Command, terminal: Terminal): void {
       new Option('--pooling <kind>', 'how tokens become one vector, where no file of the model says it').choices([
         'mean',
         'cls',
+        'lasttoken',
       ]),
     )
+    .option('--normalize', 'vectors of length 1, where the files of the model say nothing of it')
     .option('--query-prompt <text>', 'put before texts that ask for the prompt "query", instead of what the files say')
     .option('--passage-prompt <text>', 'the same for the prompt "passage"')
     .option('-q, --quiet', 'no notes; errors only')

@@ -40,7 +40,7 @@ export class Embedder {
 
   /** Vectors, the number of real tokens, and how many inputs were cut. Throws Problem and ShoalError. */
   async embed(
-    { input, dimensions, truncate, prompt }: EmbeddingsRequest,
+    { input, dimensions, truncate, prompt, normalize }: EmbeddingsRequest,
     { gone, leftMs }: Answering,
   ): Promise<Usage & { readonly result: EmbedResult }> {
     return withPatience({ ...this.parts, timeoutMs: leftMs(), what: 'no vectors' }, gone, async (signal) => {
@@ -53,7 +53,7 @@ export class Embedder {
           truncate,
           signal,
           ...(prompt === undefined ? {} : { prompt }),
-          ...(dimensions === undefined ? {} : { output: { dimensions } }),
+          output: { ...(dimensions !== undefined && { dimensions }), ...(normalize && { normalize }) },
         })
         .catch((error: unknown) => Promise.reject(this.withInput(error)));
       const tokens = (result.tokens ?? []).reduce((sum, count) => sum + count, 0);

@@ -14,6 +14,7 @@ const model: ServedModel = {
   tokenRows: 'whole',
   truncate: 'error',
   prompts: { query: 'query: ', passage: '' },
+  isNormalized: true,
 };
 
 function refusal(body: unknown): object {
@@ -26,8 +27,11 @@ function refusal(body: unknown): object {
   }
 }
 
+const lengthAsked = (isNormalized: boolean, normalize: unknown): boolean =>
+  parseEmbeddingsRequest({ model: 'minilm', input: 'a', normalize }, { ...model, isNormalized }).normalize;
+
 describe('taken', () => {
-  const defaults = { encoding: 'float', dimensions: undefined, truncate: 'error', prompt: undefined };
+  const defaults = { encoding: 'float', dimensions: undefined, truncate: 'error', prompt: undefined, normalize: false };
 
   test.each([
     ['one text', 'a', { kind: 'texts', texts: ['a'] }],
@@ -74,7 +78,29 @@ describe('taken', () => {
       dimensions: 384,
       truncate: 'end',
       prompt: 'query',
+      normalize: false,
     });
+  });
+
+  test('prompts by the names that the model has, before what people call its sides, and none at all', () => {
+    const named: ServedModel = { ...model, prompts: { search_query: 's: ', document: 'd: ', 's2p.query': 'x: ' } };
+    const ask = (prompt: string): string | undefined =>
+      parseEmbeddingsRequest({ model: 'minilm', input: 'a', prompt }, named).prompt;
+    expect(['search_query', 'passage', 'document', 's2p.query', 'none'].map(ask)).toEqual([
+      'search_query',
+      'passage',
+      'document',
+      's2p.query',
+      'none',
+    ]);
+    expect(() => ask('clustering')).toThrow(/must be "search_query" or "document" or "s2p\.query" or .*"none", found/);
+  });
+
+  test('length 1 of a model that gives each vector its own, and nothing more of one that normalizes', () => {
+    expect([true, false, undefined].map((asked) => lengthAsked(false, asked))).toEqual([true, false, false]);
+    expect([true, undefined].map((asked) => lengthAsked(true, asked))).toEqual([false, false]);
+    expect(() => lengthAsked(true, false)).toThrow(/the vectors of minilm have length 1 and cannot be had otherwise/);
+    expect(() => lengthAsked(false, 'yes')).toThrow(/"normalize" must be true or false/);
   });
 
   test.each([

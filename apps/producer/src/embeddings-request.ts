@@ -2,6 +2,7 @@
 // is ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary and
 // its end tokens; what they become is token-rows.ts's business.
 
+import { NO_PROMPT, hasPrompts, promptText, type Prompts } from '@shoal/contract';
 import { checkedBody, oneOf, shortened, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
 import { isWhole, notWhole, type RowEnds, type TokenRows } from './token-rows.ts';
@@ -18,7 +19,9 @@ export interface EmbeddingsRequest {
    */
   readonly truncate: 'end' | 'error';
   /** Which of the model's prompts goes before each text. */
-  readonly prompt: 'query' | 'passage' | undefined;
+  readonly prompt: string | undefined;
+  /** Length 1, of a model whose vectors have lengths of their own. */
+  readonly normalize: boolean;
 }
 
 /** What there is to check against. */
@@ -33,14 +36,28 @@ export interface ServedModel {
   readonly tokenRows: TokenRows;
   /** Where the request does not say. */
   readonly truncate: 'end' | 'error';
-  /** Empty where it has none. */
-  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
+  /** By name. */
+  readonly prompts: Prompts['prompts'];
+  /** Name of the one for texts that ask for none. */
+  readonly defaultPrompt?: string | undefined;
+  /** Its vectors have length 1; else each has its own. */
+  readonly isNormalized: boolean;
 }
 
 /** OpenAI's limit. */
 export const MAX_INPUTS = 2_048;
 
-const FIELDS = ['input', 'model', 'encoding_format', 'dimensions', 'user', 'truncate', 'prompt', 'input_type'] as const;
+const FIELDS = [
+  'input',
+  'model',
+  'encoding_format',
+  'dimensions',
+  'user',
+  'truncate',
+  'prompt',
+  'input_type',
+  'normalize',
+] as const;
 
 /** What clients of other servers call the two sides. */
 const PROMPTS = {
@@ -51,7 +68,16 @@ const PROMPTS = {
   search_document: 'passage',
 } as const;
 
-export const PROMPT_NAMES = ['query', 'passage', 'document', 'search_query', 'search_document'] as const;
+/** What may be asked for: the model's own names, both sides by the names that people know, and nothing at all. */
+export function promptNames({ prompts }: Pick<ServedModel, 'prompts'>): readonly string[] {
+  if (!hasPrompts(prompts)) return [];
+  const sides = Object.keys(PROMPTS).filter((name) => promptText({ prompts }, sideNamed(name)) !== undefined);
+  return [...new Set([...Object.keys(prompts), ...sides, NO_PROMPT])];
+}
+
+function sideNamed(name: string): string {
+  return PROMPTS[name as keyof typeof PROMPTS] ?? name;
+}
 
 /** Throws a Problem that names the field. */
 export function parseEmbeddingsRequest(body: unknown, model: ServedModel): EmbeddingsRequest {
@@ -65,6 +91,7 @@ export function parseEmbeddingsRequest(body: unknown, model: ServedModel): Embed
     encoding: oneOf('encoding_format', fields.encoding_format, ['float', 'base64']),
     truncate: fields.truncate === undefined ? model.truncate : oneOf('truncate', fields.truncate, ['error', 'end']),
     dimensions: parseDimensions(fields.dimensions, model),
+    normalize: parseNormalize(fields.normalize, model),
   };
 }
 
@@ -92,9 +119,9 @@ function checkUser(user: unknown): void {
 function parsePrompt(
   { prompt, input_type: inputType }: { readonly prompt?: unknown; readonly input_type?: unknown },
   kind: EmbeddingsRequest['input']['kind'],
-  { name, prompts }: ServedModel,
-): 'query' | 'passage' | undefined {
-  const [byPrompt, byType] = [promptNamed('prompt', prompt), promptNamed('input_type', inputType)];
+  model: ServedModel,
+): string | undefined {
+  const [byPrompt, byType] = [promptNamed('prompt', prompt, model), promptNamed('input_type', inputType, model)];
   const wanted = byPrompt ?? byType;
   const field = byPrompt === undefined ? 'input_type' : 'prompt';
   if (wanted === undefined) return undefined;
@@ -103,12 +130,6 @@ function parsePrompt(
       'invalid_value',
       'input_type',
       '"prompt" and "input_type" ask for different prompts; send one of them',
-    );
-  if (prompts.query === '' && prompts.passage === '')
-    throw invalid(
-      'invalid_value',
-      field,
-      `${name} has no prompts: its queries and passages are embedded alike; leave "${field}" out`,
     );
   if (kind === 'tokens')
     throw invalid(
@@ -119,9 +140,27 @@ function parsePrompt(
   return wanted;
 }
 
-function promptNamed(field: string, asked: unknown): 'query' | 'passage' | undefined {
+function promptNamed(field: string, asked: unknown, model: ServedModel): string | undefined {
   if (asked === undefined) return undefined;
-  return PROMPTS[oneOf(field, asked, PROMPT_NAMES)];
+  const [first, ...more] = promptNames(model);
+  if (first === undefined) {
+    oneOf(field, asked, ['query', 'passage', 'document', 'search_query', 'search_document']);
+    throw invalid(
+      'invalid_value',
+      field,
+      `${model.name} has no prompts: its queries and passages are embedded alike; leave "${field}" out`,
+    );
+  }
+  const name = oneOf(field, asked, [first, ...more]);
+  return Object.hasOwn(model.prompts, name) ? name : sideNamed(name);
+}
+
+/** Of a model that normalizes there are no other vectors, so false would be a promise that nobody keeps. */
+function parseNormalize(asked: unknown, { name, isNormalized }: ServedModel): boolean {
+  if (asked !== undefined && typeof asked !== 'boolean') throw wrongType('normalize', 'true or false', asked);
+  if (asked === false && isNormalized)
+    throw invalid('invalid_value', 'normalize', `the vectors of ${name} have length 1 and cannot be had otherwise`);
+  return asked === true && !isNormalized;
 }
 
 function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefined {

@@ -4,7 +4,7 @@
 // bounds) is in the descriptions.
 
 import { MAX_DIMS, MAX_VALUE } from '@shoal/contract';
-import { MAX_INPUTS, PROMPT_NAMES, type ServedModel } from './embeddings-request.ts';
+import { MAX_INPUTS, promptNames, type ServedModel } from './embeddings-request.ts';
 import {
   COLLECTION_NAME,
   GRAPH_NAME,
@@ -42,7 +42,10 @@ const object = (properties: Readonly<Record<string, Schema>>, rest: Schema = {})
   ...rest,
 });
 /** A field that may be left out, which null says as well. */
-const optional = ({ type, ...rest }: Schema & { readonly type: string }, choices?: readonly string[]): Schema => ({
+const optional = (
+  { type, ...rest }: Schema & { readonly type: string },
+  choices?: readonly (string | boolean)[],
+): Schema => ({
   type: [type, 'null'],
   ...(choices === undefined ? {} : { enum: [...choices, null] }),
   ...rest,
@@ -75,9 +78,9 @@ function embeddingsRequest({
   rowEnds,
   truncate,
   prompts,
+  isNormalized,
 }: ServedModel) {
-  const hasPrompts = prompts.query !== '' || prompts.passage !== '';
-  const promptNames = hasPrompts ? PROMPT_NAMES : [];
+  const names = promptNames({ prompts });
   const ids = {
     type: 'array',
     items: { type: 'integer', minimum: 0, maximum: vocabularySize - 1 },
@@ -110,21 +113,31 @@ function embeddingsRequest({
         type: 'integer',
         minimum: 1,
         maximum: dims,
-        description: 'Keep only the first so many, normalized again.',
+        description: `Keep only the first so many${isNormalized ? ', normalized again' : ''}.`,
       }),
+      normalize: optional(
+        {
+          type: 'boolean',
+          description: isNormalized
+            ? 'Vectors have length 1 anyhow.'
+            : 'true: vectors of length 1; else each has the length that the model gives it. Not in OpenAI’s API.',
+        },
+        isNormalized ? [true] : [true, false],
+      ),
       user: optional({ type: 'string', description: 'Accepted for compatibility; not used yet.' }),
       prompt: optional(
         {
           type: 'string',
-          description: hasPrompts
-            ? 'Which of the model’s prompts goes before each text; not for token ids.'
-            : 'The model has no prompts.',
+          description:
+            names.length > 0
+              ? 'Which of the model’s prompts goes before each text; not for token ids.'
+              : 'The model has no prompts.',
         },
-        promptNames,
+        names,
       ),
       input_type: optional(
         { type: 'string', description: 'The same by the name that clients of other servers use; not another one.' },
-        promptNames,
+        names,
       ),
       truncate: optional(
         {

@@ -19,7 +19,7 @@ import { rowEndsOf, type TokenRows } from './token-rows.ts';
 export interface ProducerOptions {
   readonly redisUrl: string;
   readonly prefix: string;
-  readonly model: Pick<StoredModel, 'name' | 'revision' | 'dims' | 'prompts'>;
+  readonly model: Pick<StoredModel, 'name' | 'revision' | 'dims' | 'prompts' | 'defaultPrompt' | 'isNormalized'>;
   readonly tokenizer: Tokenizer;
   readonly host: string;
   /** 0: any free port. */
@@ -85,6 +85,8 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     tokenRows: options.tokenRows ?? 'whole',
     truncate: options.truncate ?? 'error',
     prompts: model.prompts,
+    isNormalized: model.isNormalized,
+    ...(model.defaultPrompt !== undefined && { defaultPrompt: model.defaultPrompt }),
   };
   const app = await createApp({
     model: served,

@@ -8,9 +8,11 @@ import {
   encodeTokens,
   fingerprintOf,
   parseJob,
+  promptText,
   type EmbedJobData,
   type OutputDtype,
   type OutputOptions,
+  type Prompts,
 } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
 import { loopTurn } from '@shoal/core/base';
@@ -24,12 +26,15 @@ export interface RequestTerms {
   /** name@revision */
   readonly model: string;
   readonly tokenizer: Tokenizer | undefined;
-  readonly prompts: { readonly query: string; readonly passage: string } | undefined;
+  /** Of the model, where they are known here. */
+  readonly prompts: Prompts | undefined;
   readonly tenant: string;
   readonly reply: string;
   readonly truncate: 'end' | 'error';
-  readonly prompt: 'query' | 'passage' | undefined;
-  readonly output: { readonly dtype?: OutputDtype; readonly dimensions?: number } | undefined;
+  readonly prompt: string | undefined;
+  readonly output:
+    | { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean }
+    | undefined;
   readonly class: 'interactive' | 'bulk' | undefined;
   /** Epoch milliseconds, after which a job that has not begun never runs. */
   readonly deadline?: number | undefined;
@@ -56,7 +61,23 @@ const LONG_TEXT = 16_384;
 export async function makeRequest(jobId: string, texts: readonly string[], terms: RequestTerms): Promise<EmbedRequest> {
   checkJobId(jobId);
   const tokenizer = tokenizerFor(terms);
-  return tokenizer === undefined ? textRequest(jobId, texts, terms) : tokenRequest(jobId, texts, terms, tokenizer);
+  if (tokenizer !== undefined) return tokenRequest(jobId, texts, terms, tokenizer);
+  if (!travels(terms.prompt)) throw untold(jobId, terms.prompt);
+  return textRequest(jobId, texts, terms);
+}
+
+/** Names that workers of every version know; what other names stand for goes before the texts here. */
+function travels(prompt: string | undefined): prompt is 'query' | 'passage' | undefined {
+  return prompt === undefined || prompt === 'query' || prompt === 'passage';
+}
+
+function untold(jobId: string, prompt: string | undefined): ShoalError<'JOB_INVALID'> {
+  return new ShoalError(
+    'JOB_INVALID',
+    `the prompt ${JSON.stringify(prompt)} is put before texts by this client, which needs the tokenizer and the prompts ` +
+      'of the model for it: give both to ShoalClient.connect, or ask for "query" or "passage"',
+    { jobId, prompt },
+  );
 }
 
 /** A prompt whose words are not known here must be put before the texts by the worker, so the texts have to travel. */
@@ -113,7 +134,11 @@ function finish(
   tokens: readonly number[] | undefined,
   truncated: readonly number[] | undefined,
 ): EmbedRequest {
-  const { model, prompt, truncate, output } = terms;
+  const { model, truncate } = terms;
+  const prompt = travels(terms.prompt) ? terms.prompt : undefined; // else the token ids alone tell it
+  const { normalize, ...rest } = terms.output ?? {};
+  const asked = { ...rest, ...(normalize === true && { normalize }) };
+  const output = Object.keys(asked).length === 0 ? undefined : asked;
   const fingerprint = fingerprintOf({ model, prompt, truncate, output: outputOf(output) }, input);
   const common: CommonData = {
     v: 1,
@@ -142,8 +167,8 @@ function finish(
   };
 }
 
-function outputOf(output: RequestTerms['output']): OutputOptions {
-  return { dtype: output?.dtype ?? 'f32', dimensions: output?.dimensions };
+function outputOf(output: EmbedJobData['output']): OutputOptions {
+  return { dtype: output?.dtype ?? 'f32', dimensions: output?.dimensions, normalize: output?.normalize };
 }
 
 async function encodeInSlices(
@@ -151,7 +176,7 @@ async function encodeInSlices(
   { prompt, prompts }: RequestTerms,
   tokenizer: Tokenizer,
 ): Promise<Encoded[]> {
-  const prefix = prompt === undefined ? '' : (prompts?.[prompt] ?? '');
+  const prefix = prompts === undefined ? '' : (promptText(prompts, prompt) ?? '');
   const encoded: Encoded[] = [];
   let sliceStart = performance.now();
   const turn = async (): Promise<void> => {

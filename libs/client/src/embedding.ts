@@ -13,8 +13,10 @@ export interface ClientModel {
    * workers that serve the model when the client connects.
    */
   readonly revision?: string;
-  /** Texts that go before a query or a passage, where the model has any. Used only when the client tokenizes. */
-  readonly prompts?: { readonly query: string; readonly passage: string };
+  /** Texts that go before others, by name, where the model has any. Used only when the client tokenizes. */
+  readonly prompts?: Readonly<Record<string, string>>;
+  /** Name of the prompt for texts that ask for none. */
+  readonly defaultPrompt?: string;
 }
 
 export interface ClientOptions {
@@ -74,8 +76,10 @@ interface RequestOptions {
   readonly resultTtlMs?: number;
   /** What happens to a text with more tokens than the model takes. Default "end": it is cut there. */
   readonly truncate?: 'end' | 'error';
-  readonly prompt?: 'query' | 'passage';
-  readonly output?: { readonly dtype?: OutputDtype; readonly dimensions?: number };
+  /** One of the model's prompts by its name, or "none" where the model has a default one that is not wanted. */
+  readonly prompt?: string;
+  /** `normalize`: length 1 also from a model whose vectors have lengths of their own. */
+  readonly output?: { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean };
   readonly class?: 'interactive' | 'bulk';
 }
 

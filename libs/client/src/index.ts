@@ -1,6 +1,6 @@
 export { ShoalError, isShoalError, type ErrorCode } from '@shoal/contract';
 export type { Waiting, WaitingReason } from '@shoal/queue';
-export { ShoalClient, hasPrompts } from './shoal-client.ts';
+export { ShoalClient } from './shoal-client.ts';
 export type { Searched } from './searched.ts';
 export type { CosineOptions, Queries, RankingOptions, RowIds, Scores, SpreadOptions } from './similarity-calls.ts';
 export type {

@@ -2,7 +2,16 @@
 // want one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, mainQueue, type Matrix, type Ranking, type SeedSet } from '@shoal/contract';
+import {
+  ShoalError,
+  mainQueue,
+  missingPrompt,
+  promptText,
+  sidePrompt,
+  type Matrix,
+  type Ranking,
+  type SeedSet,
+} from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
@@ -285,7 +294,7 @@ export class ShoalClient {
       rows,
       dims,
     } = await this.embed(queries, {
-      ...(hasPrompts(this.options.model.prompts) ? { prompt: 'query' as const } : {}),
+      ...sidePrompt({ prompts: {}, ...this.options.model }, 'query'),
       ...(signal === undefined ? {} : { signal }),
     });
     return { values, rows, dims };
@@ -308,12 +317,12 @@ export class ShoalClient {
   ): StreamTerms {
     const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
     const tenant = given.tenant ?? this.options.tenant ?? 'default';
-    if (prompt !== undefined && model.prompts !== undefined && !hasPrompts(model.prompts))
-      throw noPrompts(model, prompt);
+    if (model.prompts !== undefined && promptText({ prompts: {}, ...model }, prompt) === undefined)
+      throw noPrompt(model, prompt);
     return {
       requestId: `${tenant}~${id}`,
       model: this.model,
-      prompts: model.prompts,
+      prompts: model.prompts === undefined ? undefined : { prompts: {}, ...model },
       tokenizer,
       tenant,
       reply: this.line.replyChannel,
@@ -332,16 +341,10 @@ export class ShoalClient {
   }
 }
 
-/** Whether there is anything that a prompt could put before a text. */
-export function hasPrompts(prompts: ClientModel['prompts']): boolean {
-  return prompts !== undefined && (prompts.query !== '' || prompts.passage !== '');
-}
-
-function noPrompts({ name }: ClientModel, prompt: string): ShoalError<'JOB_INVALID'> {
+function noPrompt({ name, prompts = {} }: ClientModel, prompt: string | undefined): ShoalError<'JOB_INVALID'> {
   return new ShoalError(
     'JOB_INVALID',
-    `the prompt "${prompt}" was asked for, and ${name} has no prompts: its texts would have the vectors they have ` +
-      'without it. Leave it out, or import the model with --query-prompt and --passage-prompt',
+    `the prompt ${JSON.stringify(prompt)} was asked for, and ${name} ${missingPrompt({ prompts })}`,
     { model: name, prompt },
   );
 }

@@ -72,8 +72,23 @@ describe('what is accepted', () => {
       resultTtlMs: 5_000,
       truncate: 'error',
       prompt: 'passage',
-      output: { dtype: 'binary', dimensions: 128 },
+      output: { dtype: 'binary', dimensions: 128, normalize: true },
     });
+  });
+
+  test('version 2, with a prompt of any name, and all that version 1 has', () => {
+    for (const prompt of ['retrieval.query', 'none', 'query'])
+      expect(parseJob('a', 'embed', { v: 2, texts: ['one'], prompt, tenant: 't' })).toMatchObject({
+        prompt,
+        tenant: 't',
+      });
+    expect(parseJob('a', 'embed', { ...KEYED, v: 2 })).toMatchObject({ rows: 3, prompt: undefined });
+    expect(refusalOf({ v: 1, texts: ['one'], prompt: 'none' }).message).toMatch(
+      /prompt: must be one of "query", "passage"/,
+    );
+    expect(refusalOf({ v: 2, texts: ['one'], prompt: '' }).message).toMatch(/prompt: must have at least 1 characters/);
+    expect(refusalOf({ v: 2, texts: ['one'], other: 1 }).message).toMatch(/unknown field "other"/);
+    expect(refusalOf({ v: 2, prompt: 7 }).message).toMatch(/it has no "texts".*prompt: must be a string, found 7/);
   });
 
   test('inputs with a key, as texts and as token ids', () => {
@@ -250,11 +265,11 @@ describe('ids that BullMQ made', () => {
 });
 
 test('a higher version is for a newer worker, whatever else is in the job', () => {
-  expect(refusalOf({ v: 2 })).toEqual({
+  expect(refusalOf({ v: 3 })).toEqual({
     code: 'JOB_VERSION_UNKNOWN',
-    message: expect.stringMatching(/version 2; this worker knows version 1/),
+    message: expect.stringMatching(/version 3; this worker knows versions up to 2/),
   });
-  expect(refusalOf({ v: 2, anything: true, texts: 'new' }).code).toBe('JOB_VERSION_UNKNOWN');
+  expect(refusalOf({ v: 3, anything: true, texts: 'new' }).code).toBe('JOB_VERSION_UNKNOWN');
 });
 
 function classOf(rows: number, more: object = {}): string {

@@ -1,4 +1,4 @@
-// The public job format, version 1: what a producer may put into `data` of a job named "embed", what the worker
+// The public job format, versions 1 and 2: what a producer may put into `data` of a job named "embed", what the worker
 // returns, and the only way from one to the other (`parseJob`). Unknown fields are refused by name, so that a
 // misspelt option is never silently ignored. Nothing here touches a queue.
 
@@ -26,42 +26,82 @@ const outputOptions = z.strictObject({
     .min(1)
     .max(65_536)
     .optional()
-    .describe('Keep only the first so many dimensions, normalized again.'),
+    .describe('Keep only the first so many dimensions, normalized again where vectors have length 1.'),
   normalize: z
     .literal(true)
     .optional()
-    .describe('Vectors are L2-normalized inside the model graph; they cannot be had otherwise.'),
+    .describe('Vectors of length 1, also of a model that does not normalize them; of others they have it anyhow.'),
 });
 
-const options = {
+const MAX_PROMPT_NAME = 128;
+
+const common = {
   ...termFields,
   truncate: z
     .enum(['end', 'error'])
     .optional()
     .describe('What happens to a text with more tokens than the model takes. Default end.'),
+  output: outputOptions.optional(),
+};
+const inlineTexts = z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB);
+const keyedInput = z.discriminatedUnion('form', [
+  z.strictObject({ form: z.literal('texts'), rows: rowCount }),
+  z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
+]);
+
+const first = {
+  ...common,
   prompt: z
     .enum(['query', 'passage'])
     .optional()
     .describe('Which of the model’s prompts goes before each text. A model without prompts refuses it.'),
-  output: outputOptions.optional(),
+};
+const second = {
+  ...common,
+  v: z.literal(2),
+  prompt: z
+    .string()
+    .min(1)
+    .max(MAX_PROMPT_NAME)
+    .optional()
+    .describe('The same by any name that the model has, or "none" for no prompt at all.'),
 };
 
-const inlineJob = z.strictObject({ ...options, texts: z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB) });
-const keyedJob = z.strictObject({
-  ...options,
-  input: z.discriminatedUnion('form', [
-    z.strictObject({ form: z.literal('texts'), rows: rowCount }),
-    z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
-  ]),
-});
+/** Versions of `data` that are read here. Fields that came after 0.1.0 need version 2. */
+export const EMBED_JOB_VERSIONS: readonly number[] = [1, 2];
 
+type Fields = Omit<z.infer<z.ZodObject<typeof second>>, 'v'> & { v: 1 | 2 };
+type InlineData = Fields & { texts: z.infer<typeof inlineTexts> };
+type KeyedData = Fields & { input: z.infer<typeof keyedInput> };
 /** `data` of a job as a producer writes it. */
-export type EmbedJobData = z.infer<typeof inlineJob> | z.infer<typeof keyedJob>;
+export type EmbedJobData = InlineData | KeyedData;
+
+interface Schemas {
+  readonly inline: z.ZodType<InlineData>;
+  readonly keyed: z.ZodType<KeyedData>;
+  /** Without its input. */
+  readonly rest: z.ZodType;
+}
+
+const SCHEMAS: Readonly<Record<1 | 2, Schemas>> = {
+  1: {
+    inline: z.strictObject({ ...first, texts: inlineTexts }),
+    keyed: z.strictObject({ ...first, input: keyedInput }),
+    rest: z.strictObject(first),
+  },
+  2: {
+    inline: z.strictObject({ ...second, texts: inlineTexts }),
+    keyed: z.strictObject({ ...second, input: keyedInput }),
+    rest: z.strictObject(second),
+  },
+};
 export type OutputDtype = 'f32' | 'f16' | 'i8' | 'binary';
 
 export interface OutputOptions {
   readonly dtype: OutputDtype;
   readonly dimensions: number | undefined;
+  /** Length 1, also of a model that does not normalize. */
+  readonly normalize?: true | undefined;
 }
 
 export type JobInput =
@@ -75,7 +115,8 @@ export interface EmbedJob extends JobTerms {
   readonly input: JobInput;
   readonly rows: number;
   readonly truncate: 'end' | 'error';
-  readonly prompt: 'query' | 'passage' | undefined;
+  /** A name; undefined asks for none, or for the model's default. */
+  readonly prompt: string | undefined;
   readonly output: OutputOptions;
 }
 
@@ -90,6 +131,8 @@ export interface EmbedReturn {
   readonly rows: number;
   readonly dims: number;
   readonly dtype: OutputDtype;
+  /** Set where vectors have lengths of their own, because the model does not normalize them and nobody asked for it. */
+  readonly normalized?: false;
   readonly device: string;
   readonly precision: string;
   readonly tokens: number;
@@ -112,18 +155,19 @@ export interface EmbedReturn {
 export function parseJob(jobId: string, name: string, data: unknown): EmbedJob {
   if (name !== 'embed')
     throw invalid(jobId, `the job is named "${name.slice(0, 80)}"; this queue takes jobs named "embed"`);
-  const checked = checkVersion(jobId, data);
+  const checked = checkVersion(jobId, data, EMBED_JOB_VERSIONS);
+  const schemas = SCHEMAS['v' in checked && checked.v === 2 ? 2 : 1];
   const hasTexts = 'texts' in checked;
   if (hasTexts && 'input' in checked)
     throw invalid(jobId, 'it has both "texts" and "input"; its input is either in the job or under a key of its own');
   if ('input' in checked) checkInputKey(jobId);
-  return toEmbedJob(jobId, hasTexts ? checkFields(jobId, inlineJob, checked) : keyedData(jobId, checked));
+  return toEmbedJob(jobId, hasTexts ? checkFields(jobId, schemas.inline, checked) : keyedData(jobId, checked, schemas));
 }
 
-function keyedData(jobId: string, data: object): EmbedJobData {
-  if ('input' in data) return checkFields(jobId, keyedJob, data);
+function keyedData(jobId: string, data: object, { keyed, rest }: Schemas): EmbedJobData {
+  if ('input' in data) return checkFields(jobId, keyed, data);
   // what else is wrong is told in the same message
-  const problems = problemsIn(inlineJob.omit({ texts: true }), data);
+  const problems = problemsIn(rest, data);
   throw invalid(jobId, ['it has no "texts", a list of 1 to 256 strings', ...problems].join('; '));
 }
 
@@ -137,7 +181,11 @@ function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
     ...termsOf(data, rows),
     truncate: data.truncate ?? 'end',
     prompt: data.prompt,
-    output: { dtype: data.output?.dtype ?? 'f32', dimensions: data.output?.dimensions },
+    output: {
+      dtype: data.output?.dtype ?? 'f32',
+      dimensions: data.output?.dimensions,
+      ...(data.output?.normalize !== undefined && { normalize: true }),
+    },
   };
 }
 

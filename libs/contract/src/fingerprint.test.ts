@@ -28,6 +28,7 @@ test('every fact and every byte of the input counts', () => {
     fingerprintOf({ ...FACTS, truncate: 'error' }, INPUT),
     fingerprintOf({ ...FACTS, output: { dtype: 'f16', dimensions: undefined } }, INPUT),
     fingerprintOf({ ...FACTS, output: { dtype: 'f32', dimensions: 384 } }, INPUT),
+    fingerprintOf({ ...FACTS, output: { dtype: 'f32', dimensions: undefined, normalize: true } }, INPUT),
     fingerprintOf(FACTS, encodeTexts(['Hi', '€', ''])),
   ];
   expect(new Set(variants).size).toBe(variants.length);

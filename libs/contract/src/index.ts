@@ -32,6 +32,7 @@ export {
   SIMILARITY_QUEUE,
 } from './keys.ts';
 export { type Lane } from './lanes.ts';
+export { NO_PROMPT, hasPrompts, missingPrompt, promptText, sidePrompt, type Prompts } from './prompts.ts';
 export {
   DEFAULT_TENANT,
   INTERACTIVE_ROWS,

@@ -57,7 +57,7 @@ export interface JobTerms {
   readonly resultTtlMs: number;
 }
 
-type TermFields = z.infer<z.ZodObject<typeof termFields>>;
+type TermFields = Omit<z.infer<z.ZodObject<typeof termFields>>, 'v'>;
 
 export function termsOf(data: TermFields, rows: number): JobTerms {
   return {
@@ -70,8 +70,8 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
   };
 }
 
-/** An object of version 1, whatever else is in it; throws JOB_INVALID or JOB_VERSION_UNKNOWN. */
-export function checkVersion(jobId: string, data: unknown): object {
+/** An object of a known version, whatever else is in it; throws JOB_INVALID or JOB_VERSION_UNKNOWN. */
+export function checkVersion(jobId: string, data: unknown, known: readonly number[] = [1]): object {
   checkQueuedJobId(jobId);
   if (typeof data !== 'object' || data === null || Array.isArray(data))
     throw invalid(
@@ -79,7 +79,7 @@ export function checkVersion(jobId: string, data: unknown): object {
       `its data is not an object, found ${kindOf(data)}; write for example { "v": 1, "texts": ["hello"] }`,
     );
   const version: unknown = Reflect.get(data, 'v');
-  if (version !== 1) throw unknownVersion(jobId, version);
+  if (!known.some((one) => one === version)) throw unknownVersion(jobId, version, known);
   return data;
 }
 
@@ -115,11 +115,12 @@ export function invalid(jobId: string, problem: string): ShoalError<'JOB_INVALID
   return new ShoalError('JOB_INVALID', `job "${jobId.slice(0, 80)}": ${told}`, { jobId });
 }
 
-function unknownVersion(jobId: string, version: unknown): ShoalError {
-  if (typeof version === 'number' && Number.isInteger(version) && version > 1) {
+function unknownVersion(jobId: string, version: unknown, known: readonly number[]): ShoalError {
+  const newest = Math.max(...known);
+  if (typeof version === 'number' && Number.isInteger(version) && version > newest) {
     return new ShoalError(
       'JOB_VERSION_UNKNOWN',
-      `job "${jobId.slice(0, 80)}" has version ${version}; this worker knows version 1`,
+      `job "${jobId.slice(0, 80)}" has version ${version}; this worker knows ${newest === 1 ? 'version 1' : `versions up to ${newest}`}`,
       { jobId, version },
     );
   }

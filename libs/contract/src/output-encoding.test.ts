@@ -30,6 +30,17 @@ describe('encodeBody', () => {
     expect(body.byteLength).toBe(16);
   });
 
+  test('fewer dimensions are of length 1 again, or what was there where rows keep their lengths', () => {
+    const values = new Float32Array([3, 4, 12, 0, 0, 5]);
+    const floats = (keepsLengths: boolean): readonly number[] => {
+      const { dims, body } = encodeBody(values, 2, 3, { dtype: 'f32', dimensions: 2, keepsLengths });
+      expect(dims).toBe(2);
+      return [0, 4, 8, 12].map((at) => view(body).getFloat32(at, true));
+    };
+    expect(floats(true)).toEqual([3, 4, 0, 0]);
+    expect(floats(false)).toEqual([Math.fround(0.6), Math.fround(0.8), 0, 0]);
+  });
+
   test('f16 is each value rounded', () => {
     const { body } = encodeBody(new Float32Array([1, 1 / 3, -0.5]), 1, 3, { dtype: 'f16', dimensions: undefined });
     expect([0, 2, 4].map((at) => view(body).getUint16(at, true))).toEqual([0x3c00, 0x3555, 0xb800]);

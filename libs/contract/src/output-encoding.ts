@@ -1,21 +1,27 @@
-// From the f32 rows a device gives to the body a job asked for: fewer dimensions, smaller types. Rows come
-// L2-normalized and stay so when dimensions are cut off (Matryoshka truncation: Kusupati et al. 2022, arXiv
-// 2205.13147).
+// From the f32 rows a device gives to the body a job asked for: fewer dimensions, smaller types. Rows that come
+// L2-normalized stay so when dimensions are cut off (Matryoshka truncation: Kusupati et al. 2022, arXiv 2205.13147);
+// rows of other lengths are cut as they are.
 
 import { toHalves, type ToHalves } from './half.ts';
 import { bodyBytes, bufferForBody } from './result-format.ts';
 import type { OutputOptions } from './embed-job.ts';
+
+/** What is to be known of rows beside what was asked for. */
+export interface OutputForm extends OutputOptions {
+  /** Rows have lengths of their own, and keep what is left of them when dimensions are cut off. */
+  readonly keepsLengths?: boolean;
+}
 
 /** `vectors`: rows × dims, row-major. Returns the dimensions kept and the body in the layout of SHL1. */
 export function encodeBody(
   vectors: Float32Array,
   rows: number,
   dims: number,
-  output: OutputOptions,
+  output: OutputForm,
   halvesBy: ToHalves = toHalves,
 ): { dims: number; body: Uint8Array } {
   const kept = Math.min(output.dimensions ?? dims, dims);
-  const cut = kept === dims ? vectors : shorten(vectors, rows, dims, kept);
+  const cut = kept === dims ? vectors : shorten(vectors, rows, dims, output, kept);
   return { dims: kept, body: encodeValues(cut, rows, kept, output.dtype, halvesBy) };
 }
 
@@ -38,10 +44,20 @@ function encodeValues(
   }
 }
 
-function shorten(vectors: Float32Array, rows: number, dims: number, kept: number): Float32Array {
+function shorten(
+  vectors: Float32Array,
+  rows: number,
+  dims: number,
+  { keepsLengths = false }: OutputForm,
+  kept: number,
+): Float32Array {
   const out = new Float32Array(rows * kept);
   for (let row = 0; row < rows; row++) {
     const values = vectors.subarray(row * dims, row * dims + kept);
+    if (keepsLengths) {
+      out.set(values, row * kept);
+      continue;
+    }
     const norm = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
     for (let i = 0; i < kept; i++) out[row * kept + i] = norm > 0 ? values[i]! / norm : 0;
   }

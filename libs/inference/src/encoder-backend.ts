@@ -79,7 +79,7 @@ export class EncoderBackend implements InferenceBackend {
   readonly slotRows: number;
   readonly slotTokens: number;
   readonly prefersFewShapes = false;
-  readonly givesUnitRows = true;
+  readonly givesUnitRows: boolean;
   readonly sessions: number;
   readonly runExact?: (slot: Slot, shape: RunShape) => Promise<RunResult>;
   readonly toHalves?: ToHalves;
@@ -110,6 +110,7 @@ export class EncoderBackend implements InferenceBackend {
     this.device = device;
     this.precision = precision;
     this.dims = model.config.hidden;
+    this.givesUnitRows = model.isNormalized;
     this.slotRows = slotRows;
     this.slotTokens = slotTokens;
     this.sessions = lanes;
@@ -290,7 +291,7 @@ export class EncoderBackend implements InferenceBackend {
 
 /** The sizes in the order of shoal_encoder_model and shoal_encoder_options. */
 function sizesOf({
-  model: { config, pooling },
+  model: { config, pooling, isNormalized },
   lanes = 1,
   memoryLimit = 0,
   hasExactGelu = false,
@@ -306,7 +307,7 @@ function sizesOf({
     positions,
     layerNormEpsilon,
     pooling === 'cls' ? 1 : 0,
-    1,
+    isNormalized ? 1 : 0,
     hasExactGelu ? 1 : 0,
     firstDevice,
     lanes,

@@ -26,5 +26,12 @@ export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';
 export { openGraph, type GraphOptions, type KeptGraph } from './graph/open-graph.ts';
 export { readEncoder, type EncoderModel } from './graph/encoder-weights.ts';
 export { GRAPH_KINDS, type GraphKind } from './graph/graph-kind.ts';
-export type { Pooling } from './graph/pooling.ts';
+export {
+  POOLINGS,
+  givesUnitVectors,
+  headInWords,
+  plainHead,
+  type Pooling,
+  type SentenceHead,
+} from './graph/sentence-head.ts';
 export { openTokenizer, type TokenizerOptions } from './tokenizer/open-tokenizer.ts';

@@ -76,7 +76,7 @@ async function openSession(
   try {
     const path = join(folder, 'observed.onnx');
     await Safetensors.use(join(of.folder, 'model.safetensors'), async (weights) => {
-      const graph = encoderGraph(config, weights, { pooling: of.pooling, kind: 'fused-fp32' });
+      const graph = encoderGraph(config, weights, { head: of.head, kind: 'fused-fp32' });
       for (const name of values) graph.output(name, TYPE.FLOAT, ['batch', 'seq', config.hidden]);
       await graph.write(path);
     });

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { adaptOnnx } from '../../../libs/models/src/graph/adapt-onnx.ts';
 import { OnnxFile, TYPE } from '../../../libs/models/src/graph/onnx-file.ts';
+import { plainHead } from '../../../libs/models/src/graph/sentence-head.ts';
 import type { FuzzedReader, Values } from '../fuzzed-reader.ts';
 
 async function exported(types: boolean, output: 'last_hidden_state' | 'sentence_embedding'): Promise<Buffer> {
@@ -36,8 +37,8 @@ export const onnxReader: FuzzedReader = {
   variants: 1,
   seeds: () => Promise.all([exported(true, 'last_hidden_state'), exported(false, 'sentence_embedding')]),
   read: async (bytes) => {
-    const { bytes: adapted, dims, precision, isWrapped } = await adaptOnnx(bytes, 'model.onnx', 'mean');
-    return [dims, precision, String(isWrapped), ...(isWrapped ? weightsIn(adapted) : [])];
+    const { bytes: adapted, width, precision, isWrapped } = await adaptOnnx(bytes, 'model.onnx', plainHead('mean'));
+    return [width, precision, String(isWrapped), ...(isWrapped ? weightsIn(adapted) : [])];
   },
   readAgain: (bytes) => readOnnx(bytes),
 };

@@ -97,6 +97,7 @@ const MODEL: ServedModel = {
   tokenRows: 'whole',
   truncate: 'error',
   prompts: { query: '', passage: '' },
+  isNormalized: true,
 };
 
 /** A refusal is one of OpenAI's errors with a status of 400 to 499; anything else is thrown on. */

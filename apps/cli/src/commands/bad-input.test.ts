@@ -297,7 +297,7 @@ describe('a call', () => {
 
   test('with a prompt that the model does not have', () => {
     expect(() => refuseMissingPrompt({ name: 'm', prompts: { query: '', passage: '' } }, 'passage')).toThrow(
-      /--prompt passage: the model m has no prompts.*Leave out --prompt/,
+      /--prompt passage: the model m has no prompts: leave it out, or import/,
     );
     const prompts = { query: 'query: ', passage: '' };
     for (const prompt of ['query', 'passage', undefined] as const)

@@ -3,8 +3,7 @@
 
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
-import { hasPrompts } from '@shoal/client';
-import { ShoalError, isSameModel, isShoalError, mainQueue } from '@shoal/contract';
+import { ShoalError, isSameModel, isShoalError, mainQueue, sidePrompt } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import {
   appendToCollection,
@@ -380,7 +379,7 @@ async function* embedded(
     runId: state.runId,
     startAt: state.position,
     signal: session.signal,
-    ...(hasPrompts(session.model.prompts) && { prompt: 'passage' as const }),
+    ...sidePrompt(session.model, 'passage'),
     truncate: 'end',
   })) {
     session.noteProgress();

@@ -4,8 +4,7 @@
 import { randomUUID } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { hasPrompts } from '@shoal/client';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, missingPrompt, promptText } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
@@ -64,9 +63,10 @@ export interface EmbedFlags {
   readonly withText?: boolean;
   readonly shardRows?: number;
   readonly onError: 'fail' | 'skip';
-  readonly prompt?: 'query' | 'passage';
+  readonly prompt?: string;
   readonly truncate: 'end' | 'error';
   readonly dimensions?: number;
+  readonly normalize?: boolean;
   readonly resume?: boolean;
   readonly fresh?: boolean;
   readonly tenant?: string;
@@ -287,7 +287,10 @@ async function stream(
         ...(flags.prompt === undefined ? {} : { prompt: flags.prompt }),
         ...(flags.tenant === undefined ? {} : { tenant: flags.tenant }),
         ...(flags.class === undefined ? {} : { class: flags.class }),
-        ...(flags.dimensions === undefined ? {} : { output: { dimensions: flags.dimensions } }),
+        output: {
+          ...(flags.dimensions !== undefined && { dimensions: flags.dimensions }),
+          ...(wantsUnit(flags, session.model) && { normalize: true }),
+        },
       },
     );
     for await (const block of blocks) {
@@ -403,18 +406,18 @@ function nameOfUnrepeatable(inputs: readonly Input[]): string {
   return inputs.find(({ identity }) => identity === undefined)?.name ?? 'the input';
 }
 
+/** Of a model whose vectors have length 1 anyhow nothing is asked for. */
+function wantsUnit({ normalize = false }: EmbedFlags, { isNormalized }: Pick<StoredModel, 'isNormalized'>): boolean {
+  return normalize && !isNormalized;
+}
+
 /** Whoever asks for a prompt would otherwise get vectors without one, and never know. */
 export function refuseMissingPrompt(
-  { name, prompts }: Pick<StoredModel, 'name' | 'prompts'>,
-  prompt: 'query' | 'passage' | undefined,
+  model: Pick<StoredModel, 'name' | 'prompts' | 'defaultPrompt'>,
+  prompt: string | undefined,
 ): void {
-  // one of the two may be empty on purpose: many models have a prompt for queries alone
-  if (prompt === undefined || hasPrompts(prompts)) return;
-  throw new ShoalError(
-    'USAGE',
-    `--prompt ${prompt}: the model ${name} has no prompts, so that the texts would be embedded as they are. Leave out ` +
-      '--prompt, or import the model with --query-prompt and --passage-prompt',
-  );
+  if (prompt === undefined || promptText(model, prompt) !== undefined) return;
+  throw new ShoalError('USAGE', `--prompt ${prompt}: the model ${model.name} ${missingPrompt(model)}`);
 }
 
 /** What an interrupted run left, when it is to be continued. */
@@ -493,6 +496,7 @@ function runRequest(model: StoredModel, { settings, flags, inputs, format }: Req
     '--prompt': flags.prompt,
     '--truncate': flags.truncate,
     '--dimensions': flags.dimensions,
+    '--normalize': wantsUnit(flags, model) ? true : undefined,
     '--max-tokens': settings.maxTokens,
     [READING_RULES_NAME]: READING_RULES,
   };

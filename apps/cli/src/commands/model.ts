@@ -4,6 +4,7 @@
 import { ShoalError, mainQueue, modelSlug } from '@shoal/contract';
 import { storeFolders, type Settings, type StoreFolders } from '@shoal/core';
 import {
+  headInWords,
   importModel,
   isHubName,
   listModels,
@@ -56,7 +57,8 @@ export async function pull(terminal: Terminal, name: string, flags: PullFlags): 
 
 export interface ImportFlags extends ModelFlags {
   readonly name?: string;
-  readonly pooling?: 'mean' | 'cls';
+  readonly pooling?: 'mean' | 'cls' | 'lasttoken';
+  readonly normalize?: boolean;
   readonly queryPrompt?: string;
   readonly passagePrompt?: string;
 }
@@ -70,24 +72,22 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
     force: flags.force === true,
     ...(flags.name !== undefined && { name: flags.name }),
     pooling: flags.pooling,
+    normalize: flags.normalize,
     prompts: {
       ...(flags.queryPrompt !== undefined && { query: flags.queryPrompt }),
       ...(flags.passagePrompt !== undefined && { passage: flags.passagePrompt }),
     },
   });
-  const { name, revision, folder, dims, pooling, defaultMaxTokens, precision } = model;
-  if (flags.json === true)
-    return print(
-      terminal,
-      `${JSON.stringify({ name, revision, folder, dims, pooling, maxTokens: defaultMaxTokens, precision, notes })}\n`,
-    );
+  const { name, revision, folder, dims, isNormalized, prompts, defaultPrompt, precision } = model;
+  const { head, defaultMaxTokens: maxTokens } = model;
+  if (flags.json === true) {
+    const pooling = head.poolings.join('+');
+    const more = { dims, pooling, isNormalized, prompts, defaultPrompt, maxTokens, precision, notes };
+    return print(terminal, `${JSON.stringify({ name, revision, folder, ...more })}\n`);
+  }
   if (flags.quiet === true) return;
   for (const note of notes) say(terminal, note);
-  say(
-    terminal,
-    `${name}@${revision} is in ${folder}: ${dims} dimensions, ${pooling} pooling, rows of up to ` +
-      `${defaultMaxTokens} tokens; use it with --model ${name}`,
-  );
+  say(terminal, `${name}@${revision} is in ${folder}: ${wordsOf(model)}; use it with --model ${name}`);
 }
 
 export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
@@ -151,7 +151,12 @@ function textOf(details: ModelDetails): string {
     ['vectors', wordsOf(model)],
     ['encoder', `${architecture}, rows of at most ${model.positionLimit} tokens`],
     ['tokenizer', `${tokenizer}, ${model.vocabularySize.toLocaleString('en')} tokens, hash ${model.tokenizerHash}`],
-    ['prompts', prompts.map(([kind, text]) => `${kind} ${JSON.stringify(text)}`).join(', ') || 'none'],
+    [
+      'prompts',
+      prompts
+        .map(([kind, text]) => `${kind} ${JSON.stringify(text)}${kind === model.defaultPrompt ? ' by default' : ''}`)
+        .join(', ') || 'none',
+    ],
     ['memory', memoryOf(values)],
     ['folder', model.folder],
     ...files.map(({ path, bytes, sha256 }) => ['file', `${sha256}  ${path}  ${bytes} bytes`] as const),
@@ -237,8 +242,9 @@ async function refuseServed(terminal: Terminal, settings: Settings, names: reado
   }
 }
 
-function wordsOf({ dims, defaultMaxTokens }: StoredModel): string {
-  return `${dims} dimensions, rows of up to ${defaultMaxTokens} tokens`;
+function wordsOf({ dims, head, isNormalized, defaultMaxTokens }: StoredModel): string {
+  const lengths = isNormalized ? '' : ', each of its own length';
+  return `${dims} dimensions (${headInWords(head)})${lengths}, rows of up to ${defaultMaxTokens} tokens`;
 }
 
 /** By its name on the hub, where that leads to it. */

@@ -1,8 +1,7 @@
 // `shoal search`, `similarity` and `spread`: questions to what is kept. Texts are embedded through the queue by the
 // model that embedded the collection; vectors and graphs are compared in this process.
 
-import { hasPrompts } from '@shoal/client';
-import { ShoalError, isSameModel } from '@shoal/contract';
+import { ShoalError, isSameModel, sidePrompt } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { rename, rm, stat, writeFile } from 'node:fs/promises';
@@ -297,7 +296,7 @@ async function embedded(
     const { vectors } = await client.embed([...texts], {
       class: 'interactive',
       signal,
-      ...(prompt === undefined || !hasPrompts(model.prompts) ? {} : { prompt }),
+      ...(prompt === undefined ? {} : sidePrompt(model, prompt)),
     });
     return matrixOf(vectors, model.dims);
   });

@@ -4,8 +4,8 @@
 import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
 import { join } from 'node:path';
-import { hasPrompts } from '@shoal/client';
-import { ShoalError, modelSlug } from '@shoal/contract';
+import type { EmbedOptions } from '@shoal/client';
+import { ShoalError, modelSlug, sidePrompt } from '@shoal/contract';
 import { cacheFolder, type Settings } from '@shoal/core';
 import { duration, rowProgress } from '../progress.ts';
 import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/corpus.ts';
@@ -110,7 +110,7 @@ async function embedMissing(
     const items = missing.map((passage) => ({ text: passage.embedded, key: passage.key }));
     for await (const block of session.client.embedStream(items, {
       signal: session.signal,
-      ...promptOf(session, 'passage'),
+      ...askedFor(session, 'passage'),
     })) {
       if (block.kind === 'skipped') continue;
       session.noteProgress();
@@ -125,15 +125,15 @@ async function embedMissing(
   if (!isQuiet) say(terminal, `embedded in ${duration((performance.now() - startedMs) / 1_000)}`);
 }
 
-/** Asked for where the model has prompts. */
-function promptOf<Kind extends 'query' | 'passage'>({ model }: Session, prompt: Kind): { readonly prompt?: Kind } {
-  return hasPrompts(model.prompts) ? { prompt } : {};
+/** The prompt of this side, where the model has one, and vectors of length 1: their dot product is the cosine. */
+function askedFor({ model }: Session, side: 'query' | 'passage'): Pick<EmbedOptions, 'prompt' | 'output'> {
+  return { ...sidePrompt(model, side), ...(!model.isNormalized && { output: { normalize: true } }) };
 }
 
 async function nearest(session: Session, matrix: Float32Array, query: string, k: number): Promise<readonly Hit[]> {
   const embedded = await session.client.embed([query], {
     class: 'interactive',
-    ...promptOf(session, 'query'),
+    ...askedFor(session, 'query'),
     signal: session.signal,
   });
   refuseOtherVectors(session, embedded);

@@ -53,6 +53,7 @@ export async function startApp({
       rowEnds: { first: 101, last: 102 },
       tokenRows: 'whole',
       truncate: 'error',
+      isNormalized: true,
       prompts: { query: '', passage: '' },
       maxTokens: 256,
     },

@@ -1,5 +1,6 @@
-// One run at the device: rows into the slot, and vectors out of it into the jobs whose rows they are. Each vector is
-// made to be of length 1 to the last bit of f32, and one that is not even nearly so reaches nobody.
+// One run at the device: rows into the slot, and vectors out of it into the jobs whose rows they are. Each vector of a
+// model that normalizes is made to be of length 1 to the last bit of f32, and one that is not even nearly so reaches
+// nobody. Those of other models keep their lengths unless the job wants length 1, and have to be numbers.
 
 import { invariant } from '@shoal/contract';
 import type { InferenceBackend, RunResult, RunShape, Slot } from '../ports/device.ts';
@@ -20,7 +21,7 @@ export function runAtDevice(
 }
 
 export interface Delivered {
-  /** Rows whose vector is not of length 1. */
+  /** Rows whose vector is none that the model can give. */
   readonly refused: readonly Row[];
   /** Jobs whose last row this was, without those that were dropped. */
   readonly done: readonly OpenJob[];
@@ -33,14 +34,21 @@ export interface Delivered {
 export interface DeliveryTerms {
   readonly dims: number;
   readonly runMs: number;
-  /** The rows are of length 1 already, or NaN from their first value on. */
-  readonly isUnit: boolean;
+  /**
+   * Of the vectors: `one` to the last bit of f32, or NaN from their first value on; `about one`; `own`, of a model that
+   * does not normalize.
+   */
+  readonly lengths: 'one' | 'about one' | 'own';
 }
 
 /** Catches NaN, infinities and zero vectors before anybody can receive one. */
 const MAX_LENGTH_ERROR = 0.01;
 
-export function deliver({ embeddings }: Slot, rows: readonly Row[], { dims, runMs, isUnit }: DeliveryTerms): Delivered {
+export function deliver(
+  { embeddings }: Slot,
+  rows: readonly Row[],
+  { dims, runMs, lengths }: DeliveryTerms,
+): Delivered {
   const refused: Row[] = [];
   const done: OpenJob[] = [];
   let tokens = 0;
@@ -48,13 +56,14 @@ export function deliver({ embeddings }: Slot, rows: readonly Row[], { dims, runM
   for (const [i, row] of rows.entries()) {
     tokens += row.tokens;
     duplicates += row.duplicates.length;
-    const factor = factorOf(embeddings, i * dims, dims, isUnit);
+    const factor = factorOf(embeddings, i * dims, dims, lengths);
     if (factor === undefined) {
       refused.push(row);
       continue;
     }
     for (const { job, index } of withDuplicates(row)) {
-      if (isUnit) job.vectors.set(embeddings.subarray(i * dims, (i + 1) * dims), index * dims);
+      if (lengths === 'one' || (lengths === 'own' && !wantsUnit(job)))
+        job.vectors.set(embeddings.subarray(i * dims, (i + 1) * dims), index * dims);
       else writeScaled(embeddings, i * dims, dims, factor, job.vectors, index * dims);
       job.runMs += runMs / rows.length;
       if (--job.left === 0 && !job.isDropped) done.push(job);
@@ -63,9 +72,29 @@ export function deliver({ embeddings }: Slot, rows: readonly Row[], { dims, runM
   return { refused, done, tokens, duplicates };
 }
 
-/** What makes the vector one of length 1; undefined when its length is not even nearly that. */
-function factorOf(embeddings: Float32Array, at: number, dims: number, isUnit: boolean): number | undefined {
-  if (isUnit) return Number.isNaN(embeddings[at]) ? undefined : 1;
+function wantsUnit({ order }: OpenJob): boolean {
+  return order.output.normalize === true;
+}
+
+/** Whether a finished job of a model that does not normalize wants f16 for values that it cannot say. */
+export function isBeyondItsForm(job: OpenJob): boolean {
+  if (job.order.output.dtype !== 'f16' || wantsUnit(job)) return false;
+  // a half way above the largest, numbers are rounded to infinity
+  return job.vectors.some((value) => Math.abs(value) >= 65_520);
+}
+
+/** What makes the vector one of length 1; undefined when it is none that may be delivered. */
+function factorOf(
+  embeddings: Float32Array,
+  at: number,
+  dims: number,
+  lengths: DeliveryTerms['lengths'],
+): number | undefined {
+  if (lengths === 'one') return Number.isNaN(embeddings[at]) ? undefined : 1;
   const squaredLength = squaredLengthOf(embeddings, at, dims);
+  if (lengths === 'own') {
+    if (!Number.isFinite(squaredLength)) return undefined;
+    return squaredLength === 0 ? 0 : 1 / Math.sqrt(squaredLength);
+  }
   return Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR ? 1 / Math.sqrt(squaredLength) : undefined;
 }

@@ -9,6 +9,8 @@ export interface EmbedResultParts {
   readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision' | 'toHalves' | 'checksum'>;
   /** name@revision */
   readonly model: string;
+  /** The model's vectors have length 1. Default true. */
+  readonly isNormalized?: boolean | undefined;
   /** Key of a job's result, for its return value. */
   /** Of what the result is kept under: the job's id, or more where BullMQ made that. */
   readonly resultKey: (resultId: string) => string;
@@ -16,10 +18,12 @@ export interface EmbedResultParts {
 
 /** Header and body (SHL1). */
 export function embedResult(
-  { backend }: EmbedResultParts,
+  parts: EmbedResultParts,
   { order, fingerprint, rows, vectors, truncated }: OpenJob,
 ): Buffer {
-  const { dims, body } = encodeBody(vectors, rows, backend.dims, order.output, backend.toHalves);
+  const { backend } = parts;
+  const output = { ...order.output, keepsLengths: keepsLengths(parts, order) };
+  const { dims, body } = encodeBody(vectors, rows, backend.dims, output, backend.toHalves);
   return encodeResult(
     {
       dtype: order.output.dtype,
@@ -70,15 +74,21 @@ export function repeatedValue(
   };
 }
 
+function keepsLengths({ isNormalized = true }: EmbedResultParts, { output }: JobOrder): boolean {
+  return !isNormalized && output.normalize !== true;
+}
+
 function commonValue(
-  { backend, model, resultKey }: EmbedResultParts,
+  parts: EmbedResultParts,
   order: JobOrder,
-): Pick<EmbedReturn, 'v' | 'key' | 'model' | 'dtype' | 'device' | 'precision'> {
+): Pick<EmbedReturn, 'v' | 'key' | 'model' | 'dtype' | 'normalized' | 'device' | 'precision'> {
+  const { backend, model, resultKey } = parts;
   return {
     v: 1,
     key: resultKey(order.resultId ?? order.jobId),
     model,
     dtype: order.output.dtype,
+    ...(keepsLengths(parts, order) && { normalized: false as const }),
     device: backend.device,
     precision: backend.precision,
   };

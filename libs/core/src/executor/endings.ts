@@ -26,9 +26,20 @@ export function tooLate(order: OrderTerms): JobOutcome {
   return failed(order, { code: 'DEADLINE_PASSED', message });
 }
 
-/** The vector of a row was not of length 1, in fp32 either. */
-export function unsound(order: OrderTerms, { index, tokens }: Row): JobOutcome {
-  const message = `row ${index} gave a vector that is not of length 1 (${tokens} tokens)`;
+/** The vector of a row was not of length 1, or of a model that does not normalize no numbers, in fp32 either. */
+export function unsound(order: OrderTerms, { index, tokens }: Row, isNormalized: boolean): JobOutcome {
+  const problem = isNormalized ? 'that is not of length 1' : 'with values that are no numbers';
+  return failed(order, {
+    code: 'INFERENCE_FAILED',
+    message: `row ${index} gave a vector ${problem} (${tokens} tokens)`,
+  });
+}
+
+/** Vectors that keep their lengths have values that f16 cannot say. */
+export function beyondForm(order: OrderTerms): JobOutcome {
+  const message =
+    'its vectors keep their lengths and have values beyond the 65,504 that f16 can say; ask for dtype "f32", or for ' +
+    '"normalize"';
   return failed(order, { code: 'INFERENCE_FAILED', message });
 }
 

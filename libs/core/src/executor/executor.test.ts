@@ -15,7 +15,7 @@ import {
 import { fixedBudget } from '../budget/fixed-budget.ts';
 import type { JobOrder } from '../protocol.ts';
 import { DIMS, MODEL, NOTHING, expectedVectors, orderOf, setup, textOf } from '../testing/executor-bench.ts';
-import { Gate, settled } from '../testing/index.ts';
+import { Gate, fakeVector, settled } from '../testing/index.ts';
 
 const jobSizes = fc.array(fc.array(fc.integer({ min: 2, max: 64 }), { minLength: 1, maxLength: 20 }), {
   minLength: 1,
@@ -128,6 +128,20 @@ describe('rows', () => {
     bench.run([orderOf('a', ['one'], { prompt: 'query' })]);
     await bench.untilOutcomes(1);
     expect(bench.vectorsOf('a')).toEqual(expectedVectors(bench.tokenizer, ['query : one']));
+  });
+
+  test('the default prompt goes before texts that ask for none, and "none" leaves it out', async () => {
+    const prompts = { 's2p.query': 'query : ', document: 'doc : ' };
+    const bench = setup({ prompts, defaultPrompt: 'document' });
+    const asked = [undefined, 'none', 's2p.query', 'passage'];
+    bench.run(asked.map((prompt, at) => orderOf(`job-${at}`, ['one'], { prompt })));
+    await bench.untilOutcomes(asked.length);
+    for (const [at, text] of ['doc : one', 'one', 'query : one', 'doc : one'].entries())
+      expect(bench.vectorsOf(`job-${at}`)).toEqual(expectedVectors(bench.tokenizer, [text]));
+    bench.run([orderOf('other', ['one'], { prompt: 'clustering' })]);
+    await bench.untilOutcomes(asked.length + 1);
+    const message = expect.stringMatching(/the prompt "clustering".* has "s2p\.query", "document"/) as unknown;
+    expect(bench.outcomesOf('other')).toMatchObject([{ kind: 'failed', failure: { code: 'JOB_INVALID', message } }]);
   });
 
   test('a prompt asked of a model that has none fails its job, and its texts get no other vectors', async () => {
@@ -333,6 +347,88 @@ test('the memory of a result serves another job once it was written, and not bef
   expect(b).not.toBe(a);
   expect([a, b]).toContain(c);
   for (const { jobId } of written) expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed' }]);
+});
+
+const bodyOf = (bench: ReturnType<typeof setup>, jobId: string): readonly number[] =>
+  bench.vectorsOf(jobId).flatMap((row) => [...row]);
+const bench7 = (): ReturnType<typeof setup> => setup({ isNormalized: false, backend: { length: 7 } });
+
+describe('vectors of a model that does not normalize', () => {
+  const texts = ['one two', textOf(9, 'x')];
+  const raw = (length: number): readonly (readonly number[])[] =>
+    texts.map((text) =>
+      [...fakeVector([...setup().tokenizer.encode(text).ids], DIMS)].map((value) => Math.fround(value * length)),
+    );
+
+  test('keep their lengths, whole and cut, and the return value says so', async () => {
+    const bench = bench7();
+    bench.run([orderOf('a', texts), orderOf('b', texts, { output: { dtype: 'f32', dimensions: 3 } })]);
+    await bench.untilOutcomes(2);
+    expect(bodyOf(bench, 'a')).toEqual(raw(7).flat());
+    expect(bodyOf(bench, 'b')).toEqual(raw(7).flatMap((row) => row.slice(0, 3)));
+    for (const jobId of ['a', 'b'])
+      expect(bench.outcomesOf(jobId)).toMatchObject([{ kind: 'committed', value: { normalized: false } }]);
+  });
+
+  test('have length 1 for a job that asks for it, also after a cut, and nothing is said', async () => {
+    const bench = bench7();
+    bench.run([
+      orderOf('a', texts, { output: { dtype: 'f32', dimensions: undefined, normalize: true } }),
+      orderOf('b', texts, { output: { dtype: 'f32', dimensions: 3, normalize: true } }),
+    ]);
+    await bench.untilOutcomes(2);
+    const unit = expectedVectors(bench.tokenizer, texts).flatMap((row) => [...row]);
+    for (const [at, value] of bodyOf(bench, 'a').entries()) expect(value).toBeCloseTo(unit[at]!, 6);
+    for (const row of [0, 1]) expect(Math.hypot(...bodyOf(bench, 'b').slice(3 * row, 3 * row + 3))).toBeCloseTo(1, 6);
+    for (const jobId of ['a', 'b']) {
+      const [outcome] = bench.outcomesOf(jobId);
+      expect(outcome).toMatchObject({ kind: 'committed' });
+      expect(JSON.stringify(outcome)).not.toContain('normalized');
+    }
+  });
+
+  test('of one model that normalizes are the same whether length 1 is asked for or not, by either fingerprint', async () => {
+    const facts = { model: MODEL, prompt: undefined, truncate: 'end' } as const;
+    const output = { dtype: 'f32', dimensions: undefined, normalize: true } as const;
+    const asked = fingerprintOf({ ...facts, output }, encodeTexts(texts));
+    const plain = fingerprintOf({ ...facts, output: { ...output, normalize: undefined } }, encodeTexts(texts));
+    const bench = setup();
+    for (const fingerprint of [asked, plain]) bench.run([orderOf(fingerprint, texts, { output, fingerprint })]);
+    await bench.untilOutcomes(2);
+    for (const fingerprint of [asked, plain]) {
+      expect(bench.vectorsOf(fingerprint)).toEqual(expectedVectors(bench.tokenizer, texts));
+      expect(decodeResultHeader(bench.store.results.get(fingerprint)!)).toMatchObject({ fingerprint });
+    }
+    const other = bench7();
+    other.run([orderOf('a', texts, { output, fingerprint: plain })]);
+    await other.untilOutcomes(1);
+    expect(other.outcomes()).toMatchObject([{ kind: 'failed', failure: { code: 'FINGERPRINT_MISMATCH' } }]);
+  });
+
+  test('that f16 cannot say fail their job and nobody beside it', async () => {
+    const bench = setup({ isNormalized: false, backend: { length: 200_000 } });
+    bench.run([orderOf('a', texts, { output: { dtype: 'f16', dimensions: undefined } }), orderOf('b', texts)]);
+    await bench.untilOutcomes(2);
+    expect(bench.outcomesOf('a')).toMatchObject([
+      { kind: 'failed', failure: { code: 'INFERENCE_FAILED', message: expect.stringMatching(/65,504/) as unknown } },
+    ]);
+    expect(bodyOf(bench, 'b')).toEqual(raw(200_000).flat());
+    expect(await bench.leftovers()).toEqual(NOTHING);
+  });
+
+  test('that are no numbers are never delivered', async () => {
+    const bench = setup({
+      isNormalized: false,
+      backend: { length: 7 },
+      prepare: (backend) => backend.givesNanAtRows((ids) => ids.length > 8),
+    });
+    bench.run([orderOf('a', texts), orderOf('b', texts.slice(0, 1))]);
+    await bench.untilOutcomes(2);
+    expect(bench.outcomesOf('a')).toMatchObject([
+      { kind: 'failed', failure: { message: expect.stringMatching(/with values that are no numbers/) as unknown } },
+    ]);
+    expect(bench.outcomesOf('b')).toMatchObject([{ kind: 'committed' }]);
+  });
 });
 
 function resultOf(fingerprint: string, flags: 'taken' | undefined = undefined): Buffer {

@@ -16,11 +16,19 @@
 
 import { BufferPool } from '../base/buffer-pool.ts';
 import { Committer } from './commit.ts';
-import { already, failed, tooLarge, tooLate, unsound, unstarted } from './endings.ts';
+import { already, beyondForm, failed, tooLarge, tooLate, unsound, unstarted } from './endings.ts';
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
 import { Flows } from './fair-share.ts';
-import { ShoalError, toFailure, type Failure, invariant, unreachable, DEFAULT_TENANT } from '@shoal/contract';
+import {
+  ShoalError,
+  toFailure,
+  type Failure,
+  invariant,
+  unreachable,
+  DEFAULT_TENANT,
+  type Prompts,
+} from '@shoal/contract';
 import { Slots, rowsWithin } from './slots.ts';
 import { shapeFor } from './run-shapes.ts';
 import type { CutLimits } from './cut-plan.ts';
@@ -39,7 +47,7 @@ import { OpenOrders } from './open-orders.ts';
 import { mergeDuplicates } from './duplicates.ts';
 import { LaunchTiming } from './launch-timing.ts';
 import { SecondTries, type Attempt } from './second-tries.ts';
-import { deliver, runAtDevice } from './device-run.ts';
+import { deliver, isBeyondItsForm, runAtDevice } from './device-run.ts';
 import { News } from './news.ts';
 import type { WindowLimits } from './window.ts';
 import type { BatchBudget, InferenceBackend, RunResult, RunShape, Slot } from '../ports/device.ts';
@@ -67,7 +75,10 @@ export interface ExecutorParts {
   readonly isLastLane: boolean;
   /** name@revision */
   readonly model: string;
-  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
+  readonly prompts: Prompts['prompts'];
+  readonly defaultPrompt?: string | undefined;
+  /** The model's vectors have length 1; else each has its own. Default true. */
+  readonly isNormalized?: boolean | undefined;
   /** Key of a job's result, for its return value. */
   readonly resultKey: (resultId: string) => string;
   readonly send: (message: FromExecutor) => void;
@@ -304,12 +315,15 @@ export class Executor {
     this.again.ranWell();
     if (!isExact) this.learn(shape, result);
     const isUnit = backend.givesUnitRows === true && !isExact;
-    const { refused, done, tokens, duplicates } = deliver(slot, batch.rows, { dims: backend.dims, runMs, isUnit });
+    const lengths = this.parts.isNormalized === false ? 'own' : isUnit ? 'one' : 'about one';
+    const { refused, done, tokens, duplicates } = deliver(slot, batch.rows, { dims: backend.dims, runMs, lengths });
     const poolAgeMs = clock.nowMs() - (this.pool.oldestMs() ?? clock.nowMs());
     const poolTokens = this.pool.tokens;
     send({ kind: 'ran', batch: number, ...shape, tokens, runMs, duplicates, poolTokens, poolAgeMs });
     if (refused.length > 0) this.refuse(refused, isExact);
-    this.committer.add(done);
+    const large = this.parts.isNormalized === false ? done.filter((job) => isBeyondItsForm(job)) : [];
+    this.end(large, beyondForm);
+    this.committer.add(large.length === 0 ? done : done.filter((job) => !large.includes(job)));
   }
 
   /**
@@ -323,12 +337,13 @@ export class Executor {
     if (!isExact && backend.runExact !== undefined) {
       log.warn(
         { rows: rows.length, precision: backend.precision },
-        'vectors not of length 1, running their rows again in fp32',
+        'vectors that no vector of the model can be, running their rows again in fp32',
       );
       send({ kind: 'rerun', rows: rows.length });
       return this.again.addExact(rows);
     }
-    for (const row of rows) this.end([...jobsOf([row])], (order) => unsound(order, row));
+    for (const row of rows)
+      this.end([...jobsOf([row])], (order) => unsound(order, row, this.parts.isNormalized !== false));
   }
 
   private learn(shape: RunShape, { runMs, memory }: RanWell): void {

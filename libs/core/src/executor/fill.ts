@@ -14,6 +14,9 @@ import {
   type ResultHeader,
   fingerprintOf,
   invariant,
+  missingPrompt,
+  promptText,
+  type Prompts,
 } from '@shoal/contract';
 import type { BatchTokenizer } from '../ports/tokenizer.ts';
 import type { InferenceBackend } from '../ports/device.ts';
@@ -26,7 +29,10 @@ export interface FillerParts {
   readonly backend: Pick<InferenceBackend, 'dims'>;
   /** name@revision */
   readonly model: string;
-  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
+  readonly prompts: Prompts['prompts'];
+  readonly defaultPrompt?: string | undefined;
+  /** The model's vectors have length 1. Default true. */
+  readonly isNormalized?: boolean | undefined;
 }
 
 export type Filled =
@@ -108,7 +114,13 @@ export class Filler {
 
   private checkedFingerprint(order: JobOrder, bytes: Buffer): string {
     const { prompt, truncate, output } = order;
-    const fingerprint = fingerprintOf({ model: this.parts.model, prompt, truncate, output }, bytes);
+    const of = (asked: typeof output): string =>
+      fingerprintOf({ model: this.parts.model, prompt, truncate, output: asked }, bytes);
+    const asked = of(output);
+    if (order.fingerprint === asked) return asked;
+    // where vectors have length 1 anyhow, a producer need not know that asking for it has a fingerprint of its own
+    const fingerprint =
+      output.normalize === true && this.parts.isNormalized !== false ? of({ ...output, normalize: undefined }) : asked;
     if (order.fingerprint !== undefined && order.fingerprint !== fingerprint) {
       throw new ShoalError(
         'FINGERPRINT_MISMATCH',
@@ -138,9 +150,9 @@ export class Filler {
     order: JobOrder,
     texts: readonly string[],
   ): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
-    const { tokenizer, prompts } = this.parts;
-    if (order.prompt !== undefined && prompts.query === '' && prompts.passage === '') throw this.noPrompts(order);
-    const prefix = order.prompt === undefined ? '' : prompts[order.prompt];
+    const { tokenizer } = this.parts;
+    const prefix = promptText(this.parts, order.prompt);
+    if (prefix === undefined) throw this.noPrompt(order);
     const rows = await tokenizer.encodeAll(prefix === '' ? texts : texts.map((text) => prefix + text));
     const firstCut = rows.findIndex((row) => row.isTruncated);
     if (firstCut >= 0 && order.truncate === 'error') throw tooLong(order.jobId, firstCut, tokenizer.maxTokens);
@@ -148,11 +160,10 @@ export class Filler {
   }
 
   /** Texts without the words that were asked for would have other vectors, and nobody would see it. */
-  private noPrompts({ jobId, prompt }: JobOrder): ShoalError<'JOB_INVALID'> {
+  private noPrompt({ jobId, prompt }: JobOrder): ShoalError<'JOB_INVALID'> {
     return new ShoalError(
       'JOB_INVALID',
-      `job "${jobId}" asks for the prompt "${prompt}", and ${this.parts.model} has no prompts: leave "prompt" out, or ` +
-        'import the model with --query-prompt and --passage-prompt',
+      `job "${jobId}" asks for the prompt "${prompt}", and ${this.parts.model} ${missingPrompt(this.parts)}`,
       { jobId },
     );
   }

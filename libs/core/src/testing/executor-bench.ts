@@ -30,7 +30,9 @@ export interface SetupOptions {
   /** Called with the device of each executor before its first run. */
   readonly prepare?: (backend: FakeBackend, budget: BatchBudget) => void;
   readonly isLastLane?: boolean;
-  readonly prompts?: Readonly<Record<'query' | 'passage', string>>;
+  readonly prompts?: Readonly<Record<string, string>>;
+  readonly defaultPrompt?: string;
+  readonly isNormalized?: boolean;
   /** Whether a recycled executor is followed by another. */
   readonly isReplaced?: boolean;
 }
@@ -75,6 +77,8 @@ export function setup(options: SetupOptions = {}) {
       limits: { ...LIMITS, ...options.limits },
       model: MODEL,
       prompts: options.prompts ?? { query: 'query : ', passage: '' },
+      defaultPrompt: options.defaultPrompt,
+      isNormalized: options.isNormalized,
       resultKey: (jobId) => `out:${jobId}`,
       send: (message) => (isAlive() ? hear(message) : undefined),
       faults: noFaults,

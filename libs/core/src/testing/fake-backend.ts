@@ -37,6 +37,8 @@ export interface FakeBackendOptions {
   readonly precision?: Precision;
   /** Rows come out as `InferenceBackend.givesUnitRows` says. Default false. */
   readonly givesUnitRows?: boolean;
+  /** Rows of so many times the length, as of a model that does not normalize. Default 1. */
+  readonly length?: number;
   /** Runs side by side, none slower for the others. Default 1. */
   readonly sessions?: number;
   /** What the device holds after a run of this shape. Default: nobody knows. */
@@ -68,6 +70,7 @@ export class FakeBackend implements InferenceBackend {
   readonly slotTokens: number;
   /** Every run that was begun, in order. */
   readonly runs: RecordedRun[] = [];
+  private readonly length: number;
   private readonly slots: number;
   private readonly clock: Clock;
   private readonly runMs: (shape: RunShape) => number;
@@ -98,6 +101,7 @@ export class FakeBackend implements InferenceBackend {
       runMs = ({ rows, width }) => 1 + (rows * width) / 100,
       precision = 'fp32',
       givesUnitRows = false,
+      length = 1,
       memoryAfter,
       sessions = 1,
     } = options;
@@ -109,6 +113,7 @@ export class FakeBackend implements InferenceBackend {
     this.runMs = runMs;
     this.precision = precision;
     this.givesUnitRows = givesUnitRows;
+    this.length = length;
     this.sessions = sessions;
     this.memoryAfter = memoryAfter;
     if (precision !== 'fp32')
@@ -223,6 +228,7 @@ export class FakeBackend implements InferenceBackend {
   }
 
   private vectorOf(ids: readonly number[], isExact: boolean): Float32Array {
+    if (this.length !== 1) return fakeVector(ids, this.dims).map((value) => value * this.length);
     return this.givesUnitRows && !isExact ? deliveredVector(ids, this.dims) : fakeVector(ids, this.dims);
   }
 

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { adaptOnnx } from './adapt-onnx.ts';
 import { OnnxFile, TYPE, type Shape } from './onnx-file.ts';
+import { plainHead } from './sentence-head.ts';
 
 const DYNAMIC: Shape = ['batch', 'sequence'];
 
@@ -42,8 +43,8 @@ test.each<[string, Export, boolean]>([
   ['hidden states under their other name are pooled', { output: 'token_embeddings' }, true],
   ['a sentence embedding is taken as pooled', { output: 'sentence_embedding', shape: ['batch', 32] }, false],
 ])('%s', async (_, form, pools) => {
-  const adapted = await adaptOnnx(await exported(form), 'x.onnx', 'mean');
-  expect(adapted).toMatchObject({ dims: 32, isWrapped: true });
+  const adapted = await adaptOnnx(await exported(form), 'x.onnx', plainHead('mean'));
+  expect(adapted).toMatchObject({ width: 32, isWrapped: true, isPooled: !pools });
   expect(Buffer.from(adapted.bytes).includes('mask_row')).toBe(pools);
 });
 
@@ -74,7 +75,7 @@ test.each<[string, Export, RegExp]>([
     /outputs sentence_embedding float32 \[\]/,
   ],
 ])('refused is %s', async (_, form, message) => {
-  await expect(adaptOnnx(await exported(form), 'x.onnx', 'mean')).rejects.toMatchObject({
+  await expect(adaptOnnx(await exported(form), 'x.onnx', plainHead('mean'))).rejects.toMatchObject({
     code: 'MODEL_CORRUPT',
     message: expect.stringMatching(message) as unknown,
   });

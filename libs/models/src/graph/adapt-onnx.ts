@@ -1,23 +1,26 @@
 // An encoder that came as an .onnx file, given the inputs and the output that Shoal's graphs have. Files with our own
 // are taken as they are; around the usual export (input_ids, attention_mask, token_type_ids → last_hidden_state) go a
-// few nodes that make the mask before it and pool and normalize after it. Everything else is refused with what was
+// few nodes that make the mask before it and the model's sentence head after it. Everything else is refused with what was
 // found.
 
 import { ShoalError } from '@shoal/contract';
 import type { Precision } from '@shoal/core';
 import { MODEL, OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
 import { readGraph, readOpset, renamedGraph, type OnnxGraph, type OnnxValue } from './onnx-reader.ts';
-import { addIsToken, addNorm, addPooling, type Pooling } from './pooling.ts';
+import { addIsToken, addPooled, addSentenceHead } from './pooling.ts';
 import { Message } from './protobuf.ts';
 import { readFields } from './protobuf-reader.ts';
+import { givesUnitVectors, headDims, type SentenceHead } from './sentence-head.ts';
 
 export interface AdaptedOnnx {
   readonly bytes: Uint8Array;
-  /** Length of a vector, where the file says it. */
-  readonly dims: number | undefined;
+  /** Values of what it gives for a token, or for a row where `isPooled`; undefined where the file does not say it. */
+  readonly width: number | undefined;
   readonly precision: Precision;
   /** Whether nodes were put around the graph. */
   readonly isWrapped: boolean;
+  /** It pools by itself: poolings and modules of the files around it are inside. */
+  readonly isPooled: boolean;
 }
 
 /** Opsets in which the nodes put around have one form. */
@@ -29,12 +32,16 @@ const MADE_BEFORE = ['is_token', 'integer_0', 'integer_1', 'integers_1'];
 /** Before every name of the graph that came, so that none is one of ours. */
 const PREFIX = 'imported.';
 
-/** `file`: the bytes of the .onnx file; `where` names it in messages. */
-export async function adaptOnnx(file: Uint8Array, where: string, pooling: Pooling): Promise<AdaptedOnnx> {
+/**
+ * `file`: the bytes of the .onnx file; `where` names it in messages. What is pooled already has been through all of
+ * `head` but its Normalize, as exporters leave it; a graph with our own inputs and output gives vectors of length 1.
+ */
+export async function adaptOnnx(file: Uint8Array, where: string, head: SentenceHead): Promise<AdaptedOnnx> {
   const graph = readGraph(file, where);
   const { precision } = graph;
   refuseFixedSizes(graph, where);
-  if (isOurs(graph)) return { bytes: file, dims: lastSize(graph.outputs[0]!), precision, isWrapped: false };
+  if (isOurs(graph))
+    return { bytes: file, width: lastSize(graph.outputs[0]!), precision, isWrapped: false, isPooled: true };
   const output = graph.outputs.find(isHiddenStates) ?? graph.outputs.find(isPooled);
   if (!canBeWrapped(graph) || output === undefined) throw unfit(graph, where);
   const opset = readOpset(file, where);
@@ -44,13 +51,14 @@ export async function adaptOnnx(file: Uint8Array, where: string, pooling: Poolin
       `${where} uses opset ${opset}; ${FIRST_OPSET} to ${LAST_OPSET} can be adapted: export it again with one of them`,
       { where, opset },
     );
-  const dims = lastSize(output);
+  const [width, isHidden] = [lastSize(output), isHiddenStates(output)];
+  const dims = isHidden && width !== undefined ? headDims(head, width) : width;
   const around = [
     await beforeIt(graph).content(),
     renamedGraph(graph.bytes, PREFIX, where),
-    await afterIt(output, pooling, dims).content(),
+    await afterIt(output, head, { dims, opset }).content(),
   ];
-  return { bytes: replaceGraph(file, around, where), dims, precision, isWrapped: true };
+  return { bytes: replaceGraph(file, around, where), width, precision, isWrapped: true, isPooled: !isHidden };
 }
 
 function isOurs({ inputs, outputs }: OnnxGraph): boolean {
@@ -121,19 +129,17 @@ function beforeIt({ inputs }: OnnxGraph): OnnxFile {
   return graph;
 }
 
-/** Its output, pooled unless it already was, and normalized. */
-function afterIt(output: OnnxValue, pooling: Pooling, dims: number | undefined): OnnxFile {
+/** Its output, brought through the head unless it already was. */
+function afterIt(
+  output: OnnxValue,
+  head: SentenceHead,
+  { dims, opset }: { readonly dims: number | undefined; readonly opset: number },
+): OnnxFile {
   const { name, type } = output;
-  const graph = new OnnxFile('after', {}, MADE_BEFORE);
+  const graph = new OnnxFile('after', { '': opset }, MADE_BEFORE);
   const elements = type === TYPE.FLOAT16 ? TYPE.FLOAT16 : TYPE.FLOAT;
-  if (isHiddenStates(output)) addPooling(graph, PREFIX + name, elements, pooling);
-  else
-    addNorm(
-      graph,
-      elements === TYPE.FLOAT
-        ? PREFIX + name
-        : graph.node('Cast', [PREFIX + name], 'pooled_f32', { integers: { to: TYPE.FLOAT } }),
-    );
+  if (isHiddenStates(output)) addSentenceHead(graph, PREFIX + name, elements, head);
+  else addPooled(graph, PREFIX + name, elements, givesUnitVectors(head) ? [{ kind: 'normalize' }] : []);
   graph.output('embeddings', TYPE.FLOAT, ['batch', dims ?? 'dims']);
   return graph;
 }

@@ -1,6 +1,6 @@
-// An encoder as one ONNX graph: from token ids to vectors of length 1, mask, pooling and norm included.
+// An encoder as one ONNX graph: from token ids to vectors, mask and sentence head included.
 //   in   input_ids int32 [batch, seq], padding 0;  lengths int32 [batch], tokens of each row
-//   out  embeddings f32 [batch, hidden]
+//   out  embeddings f32 [batch, dims]
 // Where a row ends, its padding ends: neither attention nor the mean sees it.
 
 import { ShoalError } from '@shoal/contract';
@@ -21,10 +21,12 @@ import { addInt8Encoder } from './int8-encoder.ts';
 import type { NamedTensors } from './named-tensors.ts';
 import { OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
 import { addPlainEncoder } from './plain-encoder.ts';
-import { addPooling, type Pooling } from './pooling.ts';
+import { addSentenceHead } from './pooling.ts';
+import { headDims, type SentenceHead } from './sentence-head.ts';
 
 export interface EncoderGraphOptions {
-  readonly pooling: Pooling;
+  /** What makes a row's vector out of its last hidden states. */
+  readonly head: SentenceHead;
   readonly kind: GraphKind;
   /** What an int8 graph is smoothed by; without it vectors are further from those of fp32. */
   readonly calibration?: Calibration | undefined;
@@ -37,11 +39,11 @@ export interface EncoderGraphOptions {
 export function encoderGraph(
   encoder: EncoderDescription,
   file: NamedTensors,
-  { pooling, ...options }: EncoderGraphOptions,
+  { head, ...options }: EncoderGraphOptions,
 ): OnnxFile {
   const { graph, hidden, type, batch } = statesGraph(encoder, file, options);
-  addPooling(graph, hidden, type, pooling);
-  graph.output('embeddings', TYPE.FLOAT, [batch, encoder.hidden]);
+  addSentenceHead(graph, hidden, type, head);
+  graph.output('embeddings', TYPE.FLOAT, [batch, headDims(head, encoder.hidden)]);
   return graph;
 }
 
@@ -59,7 +61,7 @@ export interface StatesGraph {
 export function statesGraph(
   encoder: EncoderDescription,
   file: NamedTensors,
-  { kind, calibration }: Omit<EncoderGraphOptions, 'pooling'>,
+  { kind, calibration }: Omit<EncoderGraphOptions, 'head'>,
 ): StatesGraph {
   const problem = kindProblem(encoder, kind);
   if (problem !== undefined)

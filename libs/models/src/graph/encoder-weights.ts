@@ -8,18 +8,20 @@ import { attentionParts } from './bert-parts.ts';
 import { bertConfigOf, type BertConfig } from './bert-config.ts';
 import { EncoderTensors } from './encoder-tensors.ts';
 import type { MakeFloats } from './onnx-file.ts';
-import type { Pooling } from './pooling.ts';
 import { useTensors } from './named-tensors.ts';
+import { givesUnitVectors, headInWords, type SentenceHead } from './sentence-head.ts';
 
 export interface EncoderModel {
   readonly config: BertConfig;
-  readonly pooling: Pooling;
+  readonly pooling: 'mean' | 'cls';
+  /** Vectors of length 1; else each has its own. */
+  readonly isNormalized: boolean;
   readonly weights: readonly Float32Array[];
 }
 
 /**
- * MODEL_UNAVAILABLE for a model whose vectors do not come from fp32 weights, and for an encoder that differs from BERT;
- * MODEL_CORRUPT as for a graph.
+ * MODEL_UNAVAILABLE for a model whose vectors do not come from fp32 weights, for an encoder that differs from BERT, and
+ * for one with more behind its hidden states than the native encoder computes; MODEL_CORRUPT as for a graph.
  */
 export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
   if (model.graphKind === 'imported' || model.graphKind === 'int8')
@@ -29,6 +31,7 @@ export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
         'encoder takes weights',
       { name: model.name },
     );
+  const pooling = poolingOf(model);
   const encoder = await readDescription(model.folder);
   const config = bertConfigOf(encoder);
   if (config === undefined)
@@ -47,8 +50,20 @@ export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
     weights.expectAllTaken();
     const read: Float32Array[] = [];
     for (const make of makers) read.push(await make());
-    return { config, pooling: model.pooling, weights: read };
+    return { config, pooling, isNormalized: givesUnitVectors(model.head), weights: read };
   });
+}
+
+function poolingOf({ name, head }: { readonly name: string; readonly head: SentenceHead }): 'mean' | 'cls' {
+  const [pooling, ...more] = head.poolings;
+  const isSimple = more.length === 0 && head.modules.every(({ kind }) => kind === 'normalize');
+  if (isSimple && (pooling === 'mean' || pooling === 'cls')) return pooling;
+  throw new ShoalError(
+    'MODEL_UNAVAILABLE',
+    `${name} makes its vectors by ${headInWords(head)}; the native encoder has the mean or the first token, with or ` +
+      'without Normalize',
+    { name },
+  );
 }
 
 function embeddings(

@@ -97,6 +97,11 @@ export class OnnxFile {
     this.#shared = new Set(shared);
   }
 
+  /** Version of ONNX's own operators. */
+  get opset(): number {
+    return this.#opsets[''] ?? 0;
+  }
+
   input(name: string, type: ElementType, shape: Shape): string {
     this.#inputs.push(valueInfo(name, type, shape));
     return name;

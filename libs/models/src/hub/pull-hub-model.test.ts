@@ -91,7 +91,7 @@ describe('a pull', () => {
       NAME,
       options({}, { onProgress: (bytes) => seen.push(bytes), onStart: (facts) => started.push(facts) }),
     );
-    expect(model).toMatchObject({ name: STORED, dims: 32, pooling: 'cls', licence: 'mit' });
+    expect(model).toMatchObject({ name: STORED, dims: 32, head: { poolings: ['cls'] }, licence: 'mit' });
     expect(await readFile(join(model.folder, 'model.safetensors'))).toEqual(files['model.safetensors']);
     for (const path of Object.keys(OTHERS)) expect(hub.seen.some(({ url }) => url.includes(path))).toBe(false);
     const resolved = asked('hub').filter((url) => url.includes('/resolve/'));

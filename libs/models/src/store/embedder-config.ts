@@ -97,11 +97,17 @@ function refuseOtherInputs(json: CheckedJson): void {
   expectValue(text, 'method_output_name', 'last_hidden_state');
 }
 
+export interface Embedder {
+  /** By name, as the file has them. */
+  readonly prompts: Readonly<Record<string, string>>;
+  /** Name of the one that is put before a text whose job asks for none. */
+  readonly defaultPrompt: string | undefined;
+  readonly notes: readonly string[];
+}
+
 /** What the folder says of prompts and of the kind of model. */
-export async function readEmbedder(
-  source: SourceFolder,
-): Promise<{ readonly prompts: Readonly<Record<'query' | 'passage', string>>; readonly notes: readonly string[] }> {
-  if (!(await source.has(EMBEDDER))) return { prompts: { query: '', passage: '' }, notes: [] };
+export async function readEmbedder(source: SourceFolder): Promise<Embedder> {
+  if (!(await source.has(EMBEDDER))) return { prompts: {}, defaultPrompt: undefined, notes: [] };
   const json = await source.readJson(EMBEDDER);
   expectValue(json, 'model_type', 'SentenceTransformer');
   if (json.has('truncate_dim'))
@@ -111,19 +117,23 @@ export async function readEmbedder(
         'fewer dimensions in the job, and take "truncate_dim" out of the file',
     );
   const named = json.has('prompts') ? json.object('prompts') : CheckedJson.of({}, json.where);
-  const prompt = (...keys: string[]): string =>
-    keys.filter((key) => named.has(key)).map((key) => named.string(key))[0] ?? '';
+  const prompts = Object.fromEntries(named.keys().map((key) => [key, named.has(key) ? named.string(key) : '']));
+  const defaultPrompt = json.has('default_prompt_name') ? json.string('default_prompt_name') : undefined;
   const notes: string[] = [];
-  const others = named.keys().filter((key) => !['query', 'passage', 'document'].includes(key));
-  if (others.length > 0)
-    notes.push(`its prompts ${others.map((key) => JSON.stringify(key)).join(', ')} cannot be asked for by jobs`);
-  if (json.has('default_prompt_name'))
+  if (defaultPrompt !== undefined) {
+    if (!Object.hasOwn(prompts, defaultPrompt))
+      throw corrupt(
+        json.where,
+        `"default_prompt_name" is ${JSON.stringify(defaultPrompt)}, which is none of "prompts"`,
+      );
     notes.push(
-      `its default prompt ${JSON.stringify(json.string('default_prompt_name'))} is put before no text unless the ` +
-        'job asks for a prompt',
+      `its default prompt ${JSON.stringify(defaultPrompt)} (${JSON.stringify(prompts[defaultPrompt])}) goes before ` +
+        'every text whose job asks for none, as in sentence-transformers; the prompt "none" leaves it out',
     );
-  // "document" is another word for "passage"
-  return { prompts: { query: prompt('query'), passage: prompt('passage', 'document') }, notes };
+  }
+  if (json.has('similarity_fn_name') && json.string('similarity_fn_name') !== 'cosine')
+    notes.push(`its authors compare its vectors by ${json.string('similarity_fn_name')}, not by cosine`);
+  return { prompts, defaultPrompt, notes };
 }
 
 /** Adapters, classifiers and other tasks: their files hold an encoder, whose vectors nobody trained for texts. */

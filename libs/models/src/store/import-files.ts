@@ -1,12 +1,12 @@
 // The files of a model to import, brought into the one layout that the store has: config.json, tokenizer.json, weights
-// or graph, 1_Pooling/config.json, sentence_bert_config.json. What the source says in other places or words
-// (module-layout.ts, embedder-config.ts, tokenizer-config.ts) is written as it is meant, so that whoever opens the
-// model reads it in one place; what is assumed or done differently is a note. Everything is checked in the copy before
+// or graph, modules.json with a folder for each module, sentence_bert_config.json. What the source says in other places
+// or words (module-layout.ts, embedder-config.ts, tokenizer-config.ts) is written as it is meant, so that whoever opens
+// the model reads it in one place; what is assumed or done differently is a note. Everything is checked in the copy before
 // anyone may open it: architecture, tensors and shapes, tokenizer, pooling; last, the caller's proof runs it on a text.
 // Refuses by name.
 
 import { createHash } from 'node:crypto';
-import { mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, posix } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
@@ -16,14 +16,22 @@ import { adaptOnnx } from '../graph/adapt-onnx.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import { encoderGraph } from '../graph/encoder-graph.ts';
 import { useTensors } from '../graph/named-tensors.ts';
-import type { Pooling } from '../graph/pooling.ts';
+import {
+  checkHeadWeights,
+  givesUnitVectors,
+  headDims,
+  type Pooling,
+  type SentenceHead,
+} from '../graph/sentence-head.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { positionsOf, readEmbedder, readLimits, refuseOtherThanEmbedder } from './embedder-config.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
 import { readLayout, type ModuleLayout } from './module-layout.ts';
 import { SourceFolder } from './source-folder.ts';
-import { REVISION_DIGITS, pooledWidth, readPooling, type OnnxFacts, type StoredModel } from './stored-model.ts';
+import { placeModules, storedModulePath } from './place-modules.ts';
+import { pooledWidth, readModules, readPoolings, MODULE_WEIGHTS } from './sentence-modules.ts';
+import { REVISION_DIGITS, type OnnxFacts, type StoredModel } from './stored-model.ts';
 import type { Canary } from './canaries.ts';
 import { effectiveTokenizer } from './tokenizer-config.ts';
 
@@ -38,6 +46,8 @@ export interface ImportSource {
 /** What a person says of a model whose files do not. */
 export interface ImportChoices {
   readonly pooling?: Pooling | undefined;
+  /** Vectors are brought to length 1 even where the files do not say so. */
+  readonly normalize?: boolean | undefined;
   /** Instead of what the files say; '' for none. */
   readonly prompts?: Readonly<Partial<Record<'query' | 'passage', string>>> | undefined;
 }
@@ -88,9 +98,14 @@ export async function collectFiles(folder: string, given: ImportSource, options:
     return await collect(folder, { given, source, layout }, options);
   } catch (error) {
     if (!isShoalError(error)) throw error;
+    const inSource = layout.modules.reduce(
+      (text, module, at) =>
+        text.replaceAll(join(folder, storedModulePath(module, at)), join(given.folder, module.path)),
+      error.message,
+    );
     throw new ShoalError(
       error.code,
-      error.message.replaceAll(folder, join(given.folder, layout.encoder)),
+      inSource.replaceAll(folder, join(given.folder, layout.encoder)),
       { ...error.fields, folder: given.folder },
       error.cause,
     );
@@ -114,9 +129,9 @@ async function collect(
   const config = await source.readJson(inEncoder(FILE.config));
   await refuseOtherThanEmbedder(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
   const embedder = await readEmbedder(source);
-  const notes = [...earlier, ...layoutNotes(layout), ...embedder.notes];
+  const notes = [...earlier, ...embedder.notes];
   await write(folder, FILE.config, await source.readText(inEncoder(FILE.config)));
-  const pooling = await placePooling(folder, sources, choices, notes);
+  const { head, width } = await placeHead(folder, sources, choices, notes);
   const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);
   const limits = await readLimits(source, layout.encoder, { positions: positionsOf(config), tokenizerLimit });
   notes.push(...limits.notes);
@@ -129,14 +144,18 @@ async function collect(
     if (await source.has(path)) await source.copy(path, join(folder, path));
   if (given.graph === undefined) await source.copy(inEncoder(FILE.weights), join(folder, FILE.weights));
   const onnx =
-    given.graph === undefined ? undefined : await placeGraph(sources, given.graph, { folder, config, pooling, notes });
+    given.graph === undefined
+      ? undefined
+      : await placeGraph(sources, given.graph, { folder, config, head, width, notes });
+  if (!givesUnitVectors(head)) notes.push(lengthsNote(layout, onnx));
   const files = await pin(folder);
-  const prompts = { ...embedder.prompts, ...choices.prompts };
+  const { defaultPrompt } = embedder;
+  const prompts = promptsOf(embedder.prompts, choices.prompts);
   const model: ImportedModel = {
     name,
     // prompts are a part of what a text becomes, and in none of the files
     revision: createHash('sha256')
-      .update(JSON.stringify([files, prompts]))
+      .update(JSON.stringify([files, prompts, defaultPrompt ?? null]))
       .digest('hex')
       .slice(0, REVISION_DIGITS),
     files,
@@ -145,11 +164,12 @@ async function collect(
     licence: given.hub?.licence ?? (await readLicence(folder)),
     attribution: given.hub === undefined ? 'its authors' : `the authors of ${given.hub.repository}`,
     prompts,
+    ...(defaultPrompt !== undefined && { defaultPrompt }),
     notes,
     ...(onnx && { onnx }),
     ...(given.hub && { hub: given.hub }),
   };
-  const described = await check(model, folder, source, config);
+  const described = await check(model, folder, config);
   const whole = prove === undefined ? model : { ...model, canary: await prove(described) };
   await writeFile(join(folder, MANIFEST), manifestText(whole));
   await verifyFiles(name, folder, files);
@@ -174,6 +194,7 @@ async function expectFiles({ given: { graph, folder }, source, layout }: Sources
     ...Object.values(BESIDE_TOKENIZER).map(inEncoder),
     inEncoder(FILE.limits),
     ...(layout.pooling === undefined ? [] : [layout.pooling]),
+    ...layout.modules.map(({ path }) => posix.join(path, MODULE_WEIGHTS)),
     ...OF_THE_MODEL,
     ...(graph === undefined ? [] : [posix.relative(folder, graph)]),
   ]);
@@ -203,42 +224,68 @@ async function missingFiles(source: SourceFolder, encoder: string, missing: read
   });
 }
 
-function layoutNotes({ hasModules, isNormalized }: ModuleLayout): string[] {
-  if (!hasModules) return ['no modules.json: vectors are normalized to length 1'];
-  return isNormalized
-    ? []
-    : ['modules.json has no Normalize: vectors are normalized to length 1 all the same (cosines stay, lengths do not)'];
+/** "document" is another word for "passage", in either direction. */
+function promptsOf(
+  named: Readonly<Record<string, string>>,
+  chosen: ImportChoices['prompts'] = {},
+): Readonly<Record<string, string>> {
+  const { passage } = chosen;
+  const hasOther = passage !== undefined && Object.hasOwn(named, 'document');
+  return { ...named, ...chosen, ...(hasOther && { document: passage }) };
 }
 
-/** In the words of sentence-transformers since 5.4. */
-async function placePooling(
+interface PlacedHead {
+  readonly head: SentenceHead;
+  /** Values of a token that the pooling was made for, where it says so. */
+  readonly width: number | undefined;
+}
+
+/** The head, its files in their places; in the words of sentence-transformers since 5.4. */
+async function placeHead(
   folder: string,
   { source, layout }: Sources,
-  { pooling: chosen }: ImportChoices,
+  { pooling: chosen, normalize = false }: ImportChoices,
   notes: string[],
-): Promise<Pooling> {
+): Promise<PlacedHead> {
   const json = layout.pooling === undefined ? undefined : await source.readJson(layout.pooling);
-  const found = json === undefined ? undefined : readPooling(json);
-  if (chosen !== undefined && found !== undefined && chosen !== found)
+  const found = json === undefined ? undefined : readPoolings(json);
+  if (chosen !== undefined && found !== undefined && chosen !== found.join())
     throw new ShoalError(
       'USAGE',
-      `--pooling ${chosen} was asked for, and ${join(source.path, layout.pooling!)} says ${found}: leave it out`,
+      `--pooling ${chosen} was asked for, and ${join(source.path, layout.pooling!)} says ${found.join(' + ')}: ` +
+        'leave it out',
       { folder: source.path },
     );
   if (found === undefined)
     notes.push(
-      `no ${FILE.pooling}: ${chosen === 'cls' ? 'the first token' : 'the mean over all tokens'} is taken` +
+      `no ${FILE.pooling}: ${POOLING_WORDS[chosen ?? 'mean']} is taken` +
         (chosen === undefined ? ', as sentence-transformers does' : ''),
     );
-  const pooling = found ?? chosen ?? 'mean';
   const width = json === undefined ? undefined : pooledWidth(json);
-  await write(
-    folder,
-    FILE.pooling,
-    `${JSON.stringify({ pooling_mode: pooling, ...(width !== undefined && { embedding_dimension: width }) })}\n`,
-  );
-  return pooling;
+  const modules = [...(await readModules(source, layout.modules, () => ''))];
+  const given = { poolings: found ?? [chosen ?? 'mean'], modules };
+  if (normalize && !givesUnitVectors(given)) modules.push({ kind: 'normalize' });
+  if (width !== undefined) headDims(given, width);
+  return { head: await placeModules(folder, source, given, width), width };
 }
+
+function lengthsNote({ hasModules }: ModuleLayout, onnx: OnnxFacts | undefined): string {
+  const found = hasModules ? 'modules.json has no Normalize at its end' : 'no modules.json';
+  if (onnx?.isNormalized === true) return `${found}: vectors have length 1 all the same, as the graph makes them`;
+  return (
+    `${found}: every vector has its own length, as in sentence-transformers; import with --normalize, or ask a job ` +
+    'for normalize, to have length 1'
+  );
+}
+
+const POOLING_WORDS: Readonly<Record<Pooling, string>> = {
+  cls: 'the first token',
+  max: 'the largest of each value',
+  mean: 'the mean over all tokens',
+  mean_sqrt_len_tokens: 'the sum of all tokens, divided by the root of their number,',
+  weightedmean: 'the mean over all tokens, later ones counting more,',
+  lasttoken: 'the last token',
+};
 
 /** Resolves to the longest row that tokenizer_config.json allows, where it says one. */
 async function placeTokenizer(
@@ -268,7 +315,7 @@ async function placeTokenizer(
 async function placeGraph(
   { source, given }: Sources,
   graph: string,
-  { folder, config, pooling, notes }: { folder: string; config: CheckedJson; pooling: Pooling; notes: string[] },
+  { folder, config, head, width, notes }: PlacedHead & { folder: string; config: CheckedJson; notes: string[] },
 ): Promise<OnnxFacts> {
   const { size } = await stat(graph);
   if (size > MAX_GRAPH_BYTES)
@@ -277,12 +324,21 @@ async function placeGraph(
     });
   const placed = join(folder, FILE.graph);
   await source.copy(posix.relative(given.folder, graph), placed);
-  const adapted = await adaptOnnx(await readFile(placed), graph, pooling);
+  const adapted = await adaptOnnx(await readFile(placed), graph, head);
   await rm(placed); // it may be a second name of the file that was fetched
   await writeFile(placed, adapted.bytes);
-  if (adapted.isWrapped) notes.push('mask, pooling and norm were put around the graph');
+  if (adapted.isWrapped) notes.push(`mask${adapted.isPooled ? '' : ', pooling'} and norm were put around the graph`);
+  const found = adapted.width ?? config.integer('hidden_size', 1);
+  const expected = width === undefined || !adapted.isPooled ? width : headDims(head, width);
+  if (expected !== undefined && expected !== found)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${source.path}: its pooling is made for ${expected} dimensions, and its graph gives ${found}`,
+      { folder: source.path },
+    );
   return {
-    dims: adapted.dims ?? config.integer('hidden_size', 1),
+    dims: adapted.isPooled ? found : headDims(head, found),
+    isNormalized: !adapted.isWrapped || givesUnitVectors(head),
     positions: positionsOf(config),
     vocabularySize: config.integer('vocab_size', 1),
     precision: adapted.precision,
@@ -292,37 +348,26 @@ async function placeGraph(
 /**
  * Everything that would be refused later is refused now: names and shapes of tensors, the tokenizer, its vocabulary.
  */
-async function check(
-  model: ImportedModel,
-  folder: string,
-  source: SourceFolder,
-  config: CheckedJson,
-): Promise<StoredModel> {
+async function check(model: ImportedModel, folder: string, config: CheckedJson): Promise<StoredModel> {
   const described = await describeImported(model, folder);
-  const path = join(folder, FILE.pooling);
-  const width = pooledWidth(CheckedJson.parse(await readFile(path, 'utf8'), path));
-  if (width !== undefined && width !== described.dims)
-    throw new ShoalError(
-      'MODEL_CORRUPT',
-      `${source.path}: its pooling is made for ${width} dimensions, and its encoder gives ${described.dims}`,
-      { folder: source.path },
-    );
+  await checkHeadWeights(described.head);
   await openTokenizer(described);
   if (model.onnx !== undefined) return described;
   const encoder = describeEncoder(CheckedJson.parse(await readFile(join(folder, FILE.config), 'utf8'), config.where));
   await useTensors(
     folder,
-    async (tensors) => void encoderGraph(encoder, tensors, { pooling: described.pooling, kind: 'fused-fp32' }),
+    async (tensors) => void encoderGraph(encoder, tensors, { head: described.head, kind: 'fused-fp32' }),
   );
   return described;
 }
 
+/** All that lies there so far. */
 async function pin(folder: string): Promise<Pins> {
   const pins: Record<string, Pins[string]> = {};
-  for (const path of Object.values(FILE)) {
-    const full = join(folder, path);
-    const found = await stat(full).catch(() => undefined);
-    if (found !== undefined) pins[path] = { bytes: found.size, sha256: await sha256File(full) };
+  for (const entry of (await readdir(folder, { recursive: true })).sort()) {
+    const full = join(folder, entry);
+    const found = await stat(full);
+    if (found.isFile()) pins[entry.replaceAll('\\', '/')] = { bytes: found.size, sha256: await sha256File(full) };
   }
   return pins;
 }

@@ -62,14 +62,15 @@ describe('a folder', () => {
     expect(model).toMatchObject({
       name: 'my-model-v2',
       dims: 32,
-      pooling: 'cls',
+      head: { poolings: ['cls'], modules: [] },
+      isNormalized: false,
       defaultMaxTokens: 256,
       graphKind: 'fused-fp32',
       precision: 'fp32',
       licence: 'unknown',
-      prompts: { query: '', passage: '' },
+      prompts: {},
     });
-    expect(notes).toEqual(['no modules.json: vectors are normalized to length 1']);
+    expect(notes).toEqual([expect.stringMatching(/^no modules\.json: every vector has its own length, .*--normalize/)]);
     expect(await openModel('my-model-v2', { cacheDir, allowFetch: false })).toEqual(model);
     expect((await verifyModel('my-model-v2', { cacheDir })).files.map(({ path }) => path)).toContain(
       'model.safetensors',
@@ -101,13 +102,14 @@ describe('a folder', () => {
     const { model, notes } = await importModel(given, { cacheDir, name: 'mine' });
     expect(model).toMatchObject({
       name: 'mine',
-      prompts: { query: 'q: ', passage: 'd: ' },
+      prompts: { query: 'q: ', document: 'd: ' },
+      defaultPrompt: 'query',
       defaultMaxTokens: 100,
       licence: 'mit',
     });
     expect(notes).toEqual([
-      expect.stringContaining('no Normalize: vectors are normalized'),
-      expect.stringContaining('default prompt "query" is put before no text unless'),
+      expect.stringContaining('default prompt "query" ("q: ") goes before every text'),
+      expect.stringContaining('no Normalize at its end: every vector has its own length'),
     ]);
   });
 
@@ -115,11 +117,11 @@ describe('a folder', () => {
     await rm(join(given, '1_Pooling'), { recursive: true });
     await rm(join(given, 'sentence_bert_config.json'));
     const { model, notes } = await importModel(given, { cacheDir });
-    expect(model).toMatchObject({ pooling: 'mean', defaultMaxTokens: 512 });
+    expect(model).toMatchObject({ head: { poolings: ['mean'] }, defaultMaxTokens: 512 });
     expect(notes).toEqual([
-      expect.stringContaining('modules.json'),
       expect.stringContaining('1_Pooling/config.json: the mean'),
       expect.stringContaining('up to 512 tokens'),
+      expect.stringContaining('modules.json'),
     ]);
   });
 
@@ -174,9 +176,9 @@ describe('a folder that is no supported model is refused by name, and nothing is
     ],
     [
       'another architecture',
-      () => change('config.json', (text) => text.replace('"bert"', '"roberta"')),
+      () => change('config.json', (text) => text.replace('"bert"', '"squeezebert"')),
       'MODEL_CORRUPT',
-      /My Model_v2\/config\.json: model_type "roberta" is not supported, only "bert"/,
+      /My Model_v2\/config\.json: "?model_type"? .*"squeezebert"/,
     ],
     [
       'a config that is not JSON',
@@ -208,9 +210,9 @@ describe('a folder that is no supported model is refused by name, and nothing is
     ],
     [
       'another tokenizer',
-      () => change('tokenizer.json', (text) => text.replaceAll('"WordPiece"', '"Unigram"')),
+      () => change('tokenizer.json', (text) => text.replaceAll('"WordPiece"', '"WordLevel"')),
       'MODEL_CORRUPT',
-      /My Model_v2\/tokenizer\.json: model: type "Unigram" is not supported/,
+      /My Model_v2\/tokenizer\.json: model: .*"WordLevel"/,
     ],
     [
       'more tokens than the model has rows',
@@ -219,10 +221,10 @@ describe('a folder that is no supported model is refused by name, and nothing is
       /ids up to 5000, but the model has only/,
     ],
     [
-      'a pooling that the graph does not have',
-      () => change('1_Pooling/config.json', (text) => text.replace('cls_token', 'max_tokens')),
+      'a pooling that nobody knows',
+      () => writeFile(join(given, '1_Pooling/config.json'), '{ "pooling_mode": ["cls", "median"] }'),
       'MODEL_CORRUPT',
-      /the pooling max is not supported/,
+      /1_Pooling\/config\.json: "pooling_mode" is "median"; supported are cls, max, mean/,
     ],
     [
       'a pooling without the prompt',
@@ -231,10 +233,10 @@ describe('a folder that is no supported model is refused by name, and nothing is
       /1_Pooling\/config\.json: "include_prompt": false is not supported/,
     ],
     [
-      'a module after the pooling',
-      () => writeFile(join(given, 'modules.json'), '[{ "type": "sentence_transformers.models.Dense" }]'),
+      'a module of another kind',
+      () => writeFile(join(given, 'modules.json'), '[{ "type": "sentence_transformers.models.LSTM" }]'),
       'MODEL_CORRUPT',
-      /type sentence_transformers\.models\.Dense is not supported/,
+      /type sentence_transformers\.models\.LSTM is not supported/,
     ],
     [
       'modules that are no list',
@@ -329,7 +331,7 @@ describe('an .onnx file', () => {
   test('as encoders are usually exported gets mask, pooling and norm around it', async () => {
     await exportUsual(join(given, 'usual.onnx'));
     const { model, notes } = await importModel(join(given, 'usual.onnx'), { cacheDir });
-    expect(model).toMatchObject({ name: 'usual', dims: 32, pooling: 'cls', graphKind: 'imported' });
+    expect(model).toMatchObject({ name: 'usual', dims: 32, head: { poolings: ['cls'] }, graphKind: 'imported' });
     expect(notes).toContain('mask, pooling and norm were put around the graph');
     await expectVectorsOfOriginal(model);
   });

@@ -33,7 +33,7 @@ const NAME = /^[a-z0-9](?:[a-z0-9-]{0,94}[a-z0-9])?$/;
 /** Queues that end so are the CPU lane, the simulated device and the quarantine of another model. */
 const RESERVED_END = /-(?:cpu|sim|quarantine)$/;
 /** Raised when an import does what it did not do before: earlier ones are then brought in again. */
-const MANIFEST_VERSION = 2;
+const MANIFEST_VERSION = 3;
 
 /** Throws USAGE unless a model may be called this: its queue would be another model's. */
 export function checkModelName(name: string): string {
@@ -88,7 +88,7 @@ export async function importedNames(models: string): Promise<readonly string[]> 
 }
 
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
-  const { name, licence, prompts, revision, files, onnx, canary } = model;
+  const { name, licence, prompts, defaultPrompt, revision, files, onnx, canary } = model;
   const weights = files['model.safetensors'] ?? files['model.onnx'];
   if (weights === undefined)
     throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
@@ -100,7 +100,9 @@ export function describeImported(model: ImportedModel, folder: string): Promise<
     licence,
     prompts,
     revision,
+    files,
     weightsSha256: weights.sha256,
+    ...(defaultPrompt !== undefined && { defaultPrompt }),
     ...(onnx && { onnx }),
     ...(canary && { canary }),
   });
@@ -138,7 +140,8 @@ function parseManifest(
     description: json.string('description'),
     licence: json.string('licence'),
     attribution: json.string('attribution'),
-    prompts: { query: prompts.string('query'), passage: prompts.string('passage') },
+    prompts: Object.fromEntries(prompts.keys().map((prompt) => [prompt, prompts.string(prompt)])),
+    ...(json.has('defaultPrompt') && { defaultPrompt: json.string('defaultPrompt') }),
   };
   return {
     ...given,
@@ -156,6 +159,7 @@ function parseOnnx(json: CheckedJson): OnnxFacts {
   const precision = (['fp32', 'fp16', 'int8'] as const).find((known) => known === json.string('precision')) ?? 'fp32';
   return {
     dims: json.integer('dims', 1),
+    isNormalized: json.boolean('isNormalized'),
     positions: json.integer('positions', 1),
     vocabularySize: json.integer('vocabularySize', 1),
     precision,

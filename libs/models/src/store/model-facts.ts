@@ -7,6 +7,8 @@ export interface ModelFacts {
   readonly licence: string;
   /** Whose work it is, for the notice beside the files. */
   readonly attribution: string;
-  /** Put before a text that asks for one of them. */
-  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
+  /** Put before a text whose job asks for one, by name. */
+  readonly prompts: Readonly<Record<string, string>>;
+  /** Name of the prompt for texts whose job asks for none. */
+  readonly defaultPrompt?: string;
 }

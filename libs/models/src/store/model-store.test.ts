@@ -130,7 +130,8 @@ describe('opening a model', () => {
       dims: 32,
       positionLimit: 512,
       defaultMaxTokens: 256,
-      pooling: 'mean',
+      head: { poolings: ['mean'], modules: [{ kind: 'normalize' }] },
+      isNormalized: true,
       licence: 'Apache-2.0',
     });
     expect(model.folder).toBe(join(cacheDir, 'models', 'small', model.revision));

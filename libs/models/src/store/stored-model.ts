@@ -1,5 +1,5 @@
 // What a folder with a model's files says about the model. Reads the small files only; weights are read by the graph
-// builder, the vocabulary by the tokenizer. Refuses poolings that the graph does not have.
+// builder, the vocabulary by the tokenizer.
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -7,10 +7,14 @@ import { ShoalError, tokenizerHash } from '@shoal/contract';
 import type { Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
-import type { Pooling } from '../graph/pooling.ts';
-import type { Canary } from './canaries.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import { givesUnitVectors, headDims, plainHead, type SentenceHead } from '../graph/sentence-head.ts';
+import type { Canary } from './canaries.ts';
+import type { Pins } from './model-files.ts';
+import { readLayout } from './module-layout.ts';
+import { pooledWidth, readModules, readPoolings } from './sentence-modules.ts';
+import { SourceFolder } from './source-folder.ts';
 
 export const REVISION_DIGITS = 12;
 
@@ -28,9 +32,14 @@ export interface StoredModel {
   readonly vocabularySize: number;
   /** First 16 hex digits of sha256 of tokenizer.json. */
   readonly tokenizerHash: string;
-  readonly pooling: Pooling;
-  /** Put before a text whose job asks for one. */
-  readonly prompts: Readonly<Record<'query' | 'passage', string>>;
+  /** What makes a row's vector out of its last hidden states. */
+  readonly head: SentenceHead;
+  /** Vectors have length 1; else each has its own. */
+  readonly isNormalized: boolean;
+  /** Put before a text whose job asks for one, by name. */
+  readonly prompts: Readonly<Record<string, string>>;
+  /** Name of the prompt for texts whose job asks for none. */
+  readonly defaultPrompt?: string;
   /** SPDX identifier. */
   readonly licence: string;
   /** As it was when the files were verified. */
@@ -45,8 +54,13 @@ export interface StoredModel {
   readonly canary?: Canary;
 }
 
-export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts'> & {
+export type ModelGiven = Pick<
+  StoredModel,
+  'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts' | 'defaultPrompt'
+> & {
   readonly revision?: string;
+  /** Of an imported model, whose modules.json says what comes after the encoder; others have Pooling and Normalize. */
+  readonly files?: Pins;
   /** It is an int8 model. */
   readonly calibration?: string;
   /** It came as a graph, and this is what it takes and gives. */
@@ -56,7 +70,9 @@ export type ModelGiven = Pick<StoredModel, 'name' | 'folder' | 'weightsSha256' |
 
 /** What an imported graph does not say in the form of a BERT config. */
 export interface OnnxFacts {
+  /** Length of a vector. */
   readonly dims: number;
+  readonly isNormalized: boolean;
   readonly positions: number;
   readonly vocabularySize: number;
   readonly precision: Precision;
@@ -69,6 +85,8 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     weightsSha256,
     licence,
     prompts,
+    defaultPrompt,
+    files,
     calibration,
     onnx,
     canary,
@@ -80,21 +98,26 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     (await read('sentence_bert_config.json')).toString(),
     join(folder, 'sentence_bert_config.json'),
   );
-  const pooling = CheckedJson.parse(
-    (await read('1_Pooling/config.json')).toString(),
-    join(folder, '1_Pooling/config.json'),
-  );
+  const { head, width } = await readHead(folder, files);
+  if (onnx === undefined && width !== undefined && width !== sizes.dims)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${folder}: its pooling is made for ${width} dimensions, and its encoder gives ${sizes.dims}`,
+      { folder },
+    );
   return {
     name,
     revision,
     folder,
-    dims: sizes.dims,
+    dims: onnx?.dims ?? headDims(head, sizes.dims),
     positionLimit: sizes.positions,
     defaultMaxTokens: Math.min(limits.integer('max_seq_length', 1), sizes.positions),
     vocabularySize: sizes.vocabularySize,
     tokenizerHash: tokenizerHash(await read('tokenizer.json')),
-    pooling: readPooling(pooling),
+    head,
+    isNormalized: onnx?.isNormalized ?? givesUnitVectors(head),
     prompts,
+    ...(defaultPrompt !== undefined && { defaultPrompt }),
     licence,
     weightsSha256,
     ...computation(given),
@@ -107,6 +130,22 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
 export async function readDescription(folder: string): Promise<EncoderDescription> {
   const path = join(folder, 'config.json');
   return describeEncoder(CheckedJson.parse((await readModelFile(path)).toString(), path));
+}
+
+async function readHead(
+  folder: string,
+  files: Pins | undefined,
+): Promise<{ readonly head: SentenceHead; readonly width: number | undefined }> {
+  const path = join(folder, '1_Pooling/config.json');
+  const json = CheckedJson.parse((await readModelFile(path)).toString(), path);
+  const [poolings, width] = [readPoolings(json), pooledWidth(json)];
+  if (files === undefined) return { head: { ...plainHead('mean'), poolings }, width };
+  const source = await SourceFolder.open(folder);
+  const { modules } = await readLayout(source);
+  return {
+    head: { poolings, modules: await readModules(source, modules, (file) => files[file]?.sha256 ?? '') },
+    width,
+  };
 }
 
 function sizesOf({
@@ -136,60 +175,4 @@ export async function readModelFile(path: string): Promise<Buffer> {
       cause,
     );
   }
-}
-
-const POOLING_SWITCHES: Readonly<Record<string, string>> = {
-  pooling_mode_cls_token: 'cls',
-  pooling_mode_max_tokens: 'max',
-  pooling_mode_mean_tokens: 'mean',
-  pooling_mode_mean_sqrt_len_tokens: 'mean_sqrt_len_tokens',
-  pooling_mode_weightedmean_tokens: 'weightedmean',
-  pooling_mode_lasttoken: 'lasttoken',
-};
-const POOLING_KEYS = [
-  ...Object.keys(POOLING_SWITCHES),
-  'pooling_mode',
-  'include_prompt',
-  'embedding_dimension',
-  'word_embedding_dimension',
-];
-
-/** Of a pooling's config.json, as sentence-transformers reads it: by one name since 5.4, by a switch each before. */
-export function readPooling(json: CheckedJson): Pooling {
-  json.expectKeys(POOLING_KEYS, 'a pooling that does more would give other vectors');
-  if (json.has('include_prompt') && !json.boolean('include_prompt')) {
-    throw new ShoalError(
-      'MODEL_CORRUPT',
-      `${json.where}: "include_prompt": false is not supported: the tokens of a prompt are part of every ` +
-        'pooling here, and other vectors would come out',
-      { where: json.where },
-    );
-  }
-  const chosen = json.has('pooling_mode') ? namedModes(json) : switchedModes(json);
-  if (chosen.length === 1 && (chosen[0] === 'mean' || chosen[0] === 'cls')) return chosen[0];
-  throw new ShoalError(
-    'MODEL_CORRUPT',
-    `${json.where}: ${chosen.length === 0 ? 'no pooling' : `the pooling ${chosen.join(' + ')}`} is not supported, ` +
-      'only the mean ("mean") or the first token ("cls")',
-    { where: json.where },
-  );
-}
-
-/** The width that the pooling was made for; undefined where it does not say. */
-export function pooledWidth(json: CheckedJson): number | undefined {
-  const key = ['embedding_dimension', 'word_embedding_dimension'].find((name) => json.has(name));
-  return key === undefined ? undefined : json.integer(key, 1);
-}
-
-/** One name or a list of them. */
-function namedModes(json: CheckedJson): readonly string[] {
-  const mode = json.raw('pooling_mode');
-  return Array.isArray(mode) ? mode.map(String) : [json.string('pooling_mode')];
-}
-
-/** Without any that is on, the mean, unless just that is said to be off. */
-function switchedModes(json: CheckedJson): readonly string[] {
-  const chosen = Object.keys(POOLING_SWITCHES).filter((key) => json.has(key) && json.boolean(key));
-  if (chosen.length === 0 && !json.has('pooling_mode_mean_tokens')) return ['mean'];
-  return chosen.map((key) => POOLING_SWITCHES[key]!);
 }

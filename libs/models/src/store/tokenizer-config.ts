@@ -3,6 +3,7 @@
 // and padding there before positions that are counted from the padding) is refused.
 
 import { parseTokenizerJson } from '../tokenizer/tokenizer-json.ts';
+import { effectiveBpe } from './bpe-config.ts';
 import type { EffectiveTokenizer, TokenizerSource } from './tokenizer-source.ts';
 import { effectiveUnigram } from './unigram-config.ts';
 import { effectiveWordPiece } from './word-piece-config.ts';
@@ -15,5 +16,7 @@ export function effectiveTokenizer(source: TokenizerSource): EffectiveTokenizer 
       return effectiveWordPiece(source, facts);
     case 'Unigram':
       return effectiveUnigram(source, facts);
+    case 'BPE':
+      return effectiveBpe(source, facts);
   }
 }

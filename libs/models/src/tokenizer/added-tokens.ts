@@ -79,11 +79,12 @@ export class AddedTokens {
   /** By UTF-16 code unit: whether a token begins with it. */
   readonly #begins = new Uint8Array(0x10000);
 
-  /** `patterns`: what is looked for, by the token that it stands for. */
+  /** `patterns`: what is looked for, by the token that it stands for. MODEL_CORRUPT for nothing, and for two alike. */
   constructor(patterns: Iterable<readonly [pattern: string, token: AddedToken]>) {
     let isEmpty = true;
     for (const [pattern, token] of patterns) {
       isEmpty = false;
+      if (pattern === '') refusePattern(token, 'nothing');
       this.#begins[pattern.charCodeAt(0)] = 1;
       let node = this.#root;
       for (let at = 0; at < pattern.length; at++) {
@@ -92,6 +93,7 @@ export class AddedTokens {
         if (next === undefined) node.next.set(unit, (next = { next: new Map(), token: undefined }));
         node = next;
       }
+      if (node.token !== undefined) refusePattern(token, `the same as ${quoted(node.token.content)}`);
       node.token = token;
     }
     this.isEmpty = isEmpty;
@@ -166,6 +168,15 @@ export function blanksBefore(text: string, at: number): number {
 export function blanksBehind(text: string, at: number): number {
   while (at < text.length && isSpace(text.charCodeAt(at))) at++;
   return at;
+}
+
+/** Which of two tokens of one normalized form the official package finds is a matter of luck. */
+function refusePattern({ content }: AddedToken, is: string): never {
+  throw new ShoalError(
+    'MODEL_CORRUPT',
+    `added_tokens: ${quoted(content)} is looked for in normalized text, where it is ${is}`,
+    { token: content },
+  );
 }
 
 function refuse(json: CheckedJson, problem: string): never {

@@ -31,7 +31,7 @@ export function normalForm(text: string, form: NormalForm): string {
 
 function ofRun(run: string, form: NormalForm): string {
   const normal = run.normalize(form);
-  if (form === 'NFD' || form === 'NFKD' || /^[\0-\uffff]*$/.test(normal)) return normal;
+  if (form === 'NFD' || form === 'NFKD' || /^[\0-\uffff]*$/u.test(normal)) return normal;
   let made = '';
   // joined by newer tables only
   for (const char of normal) made += isForeign(char.codePointAt(0)!) ? char.normalize('NFD') : char;

@@ -37,9 +37,9 @@ describe('a tokenizer.json that this tokenizer would read wrongly is refused by 
     [
       'another model',
       (root) => {
-        root['model']!['type'] = 'BPE';
+        root['model']!['type'] = 'WordLevel';
       },
-      /model: type "BPE" is not supported, only WordPiece/,
+      /model: type "WordLevel" is not supported, only WordPiece, Unigram and BPE/,
     ],
     [
       'another normalizer',

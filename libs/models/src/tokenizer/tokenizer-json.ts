@@ -5,11 +5,12 @@
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson, quoted } from '../checked-json.ts';
+import { readBpe, type BpeFacts } from './bpe-facts.ts';
 import { readUnigram, type UnigramFacts } from './unigram-facts.ts';
 import { readWordPiece, type WordPieceFacts } from './word-piece-facts.ts';
 
 /** One kind of model each. */
-export type TokenizerFacts = WordPieceFacts | UnigramFacts;
+export type TokenizerFacts = WordPieceFacts | UnigramFacts | BpeFacts;
 
 const KNOWN_KEYS = [
   'version',
@@ -37,10 +38,12 @@ export function parseTokenizerJson(text: string, where: string): TokenizerFacts 
       return readWordPiece(root);
     case 'Unigram':
       return readUnigram(root);
+    case 'BPE':
+      return readBpe(root);
     default:
       throw new ShoalError(
         'MODEL_CORRUPT',
-        `${model.where}: type ${quoted(kind)} is not supported, only WordPiece and Unigram`,
+        `${model.where}: type ${quoted(kind)} is not supported, only WordPiece, Unigram and BPE`,
         {
           where: model.where,
         },

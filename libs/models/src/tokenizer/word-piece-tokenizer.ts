@@ -4,9 +4,7 @@
 // what its beginning costs. What never fills a row (20 MB of spaces, of marks, of one word) is read to its end, in steps
 // between which others may work, and in pieces, so that no copy of it is made. Refuses nothing: every string has ids.
 
-import { ShoalError } from '@shoal/contract';
 import type { Encoded, Tokenizer } from '@shoal/core';
-import { quoted } from '../checked-json.ts';
 import { AddedTokens, standsAlone, type AddedToken } from './added-tokens.ts';
 import { BertWords, ROLE } from './bert-words.ts';
 import { isSpace } from './unicode-sets.ts';
@@ -59,7 +57,6 @@ export class WordPieceTokenizer implements Tokenizer {
     this.#roles = this.#words.roles();
     const normalized = facts.addedTokens.filter(({ isNormalized }) => isNormalized);
     const patterns = normalized.map((token) => [this.#words.normalize(token.content), token] as const);
-    refuseSamePatterns(patterns);
     this.#normalized = new AddedTokens(patterns);
     if (!this.#normalized.isEmpty) widenStretches(this.#roles, patterns);
     this.#added = new AddedTokensByRole(
@@ -210,22 +207,6 @@ export class WordPieceTokenizer implements Tokenizer {
       else this.#appendWords(this.#words.cut(normal.slice(start, end)), ids);
       return true;
     });
-  }
-}
-
-/** Which of two tokens of one normalized form the official package finds is a matter of luck. */
-function refuseSamePatterns(patterns: readonly (readonly [string, AddedToken])[]): void {
-  const known = new Map<string, AddedToken>();
-  for (const [pattern, token] of patterns) {
-    const other = known.get(pattern);
-    if (pattern !== '' && other === undefined) known.set(pattern, token);
-    else
-      throw new ShoalError(
-        'MODEL_CORRUPT',
-        `added_tokens: ${quoted(token.content)} is looked for in normalized text, where it is ` +
-          (other === undefined ? 'nothing' : `the same as ${quoted(other.content)}`),
-        { token: token.content },
-      );
   }
 }
 

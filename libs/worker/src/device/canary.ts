@@ -218,18 +218,23 @@ function widthOf(rows: readonly Ids[]): number {
 function leastCosine(found: Float32Array, expected: Float32Array, dims: number): number {
   let least = 1;
   for (let at = 0; at < found.length; at += dims) {
-    const cosine = cosineOf(found.subarray(at, at + dims), expected.subarray(at, at + dims));
+    const cosine = likenessOf(found.subarray(at, at + dims), expected.subarray(at, at + dims));
     least = Number.isNaN(cosine) ? -1 : Math.min(least, cosine);
   }
   return least;
 }
 
-function cosineOf(a: Float32Array, b: Float32Array): number {
+/**
+ * The cosine, less what is lost where the lengths differ: 1 − |a − b|² ÷ 2|a||b|. Of vectors of length 1 that is the
+ * cosine alone; of a model that does not normalize, a wrong length shows as much as a wrong direction.
+ */
+function likenessOf(a: Float32Array, b: Float32Array): number {
   let [dot, aa, bb] = [0, 0, 0];
   for (let at = 0; at < a.length; at++) {
     dot += a[at]! * b[at]!;
     aa += a[at]! ** 2;
     bb += b[at]! ** 2;
   }
-  return dot / Math.sqrt(aa * bb);
+  const both = Math.sqrt(aa * bb);
+  return (dot - (Math.sqrt(aa) - Math.sqrt(bb)) ** 2 / 2) / both;
 }

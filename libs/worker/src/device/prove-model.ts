@@ -35,8 +35,12 @@ export async function proveModel(
   const values = await runApart({ graphPath, dims: model.dims, precision: model.precision, ids }, timeoutMs);
   const vector = Float32Array.from(values);
   const length = Math.hypot(...vector);
-  if (vector.length !== model.dims || !(Math.abs(length - 1) < 1e-3))
-    throw corrupt(`gives a text a vector of ${vector.length} values and length ${length}, not one of length 1`);
+  const isSound = model.isNormalized ? Math.abs(length - 1) < 1e-3 : length > 0 && Number.isFinite(length);
+  if (vector.length !== model.dims || !isSound)
+    throw corrupt(
+      `gives a text a vector of ${vector.length} values and length ${length}, not one of ${model.dims} values and ` +
+        (model.isNormalized ? 'length 1' : 'a length above 0'),
+    );
   return { ids, vector };
 }
 

@@ -102,6 +102,8 @@ function startExecutor(
     isLastLane: backend.device === 'cpu',
     model: name,
     prompts: model.prompts,
+    defaultPrompt: model.defaultPrompt,
+    isNormalized: model.isNormalized,
     clock: systemClock,
     resultKey: (resultId) => keys.output(settings.queue, resultId),
   });
