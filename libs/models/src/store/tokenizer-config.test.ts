@@ -1,12 +1,18 @@
 // tokenizer.json and tokenizer_config.json as one: what is stored for made tokenizers of every kind, and what is refused.
 
+import { readFile } from 'node:fs/promises';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { CheckedJson } from '../checked-json.ts';
-import { madeTokenizer } from '../testing/made-models.ts';
+import { madeFacts, madeNames, madeTokenizer } from '../testing/made-models.ts';
 import { makeTokenizer } from '../tokenizer/make-tokenizer.ts';
 import { parseTokenizerJson } from '../tokenizer/tokenizer-json.ts';
 import { effectiveTokenizer } from './tokenizer-config.ts';
 import type { EffectiveTokenizer } from './tokenizer-source.ts';
+
+async function madeTokenizerConfig(name: string): Promise<object> {
+  const path = new URL(`../../fixtures/made/${name}/tokenizer_config.json`, import.meta.url);
+  return JSON.parse(await readFile(path, 'utf8')) as object;
+}
 
 let xlmr: string;
 let mpnet: string;
@@ -141,6 +147,21 @@ describe('a Unigram tokenizer', () => {
       expect.objectContaining({ id: 1, content: '<pad>' }),
     );
   });
+});
+
+test('of every made model of these kinds is stored as it is, but where tokenizer_config.json says otherwise', async () => {
+  const stored = await Promise.all(
+    (await madeNames()).map(async (name) => {
+      const text = await madeTokenizer((await madeFacts(name)).tokenizer);
+      if (!/"type":\s*"(WordPiece|Unigram)"/.test(text)) return `${name}: another kind`;
+      return `${name}: ${effective(text, await madeTokenizerConfig(name)).text === text ? 'as it is' : 'changed'}`;
+    }),
+  );
+  expect(stored.filter((line) => line.endsWith('changed'))).toEqual([
+    'bert-config-keeps-accents: changed',
+    'bert-config-lowercases: changed',
+  ]);
+  expect(stored.filter((line) => line.endsWith('as it is')).length).toBeGreaterThan(30);
 });
 
 describe('MPNet’s tokenizer', () => {

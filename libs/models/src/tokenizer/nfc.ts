@@ -56,25 +56,30 @@ function endOfFollowing(text: string, at: number, follows: Uint8Array): number {
   return at;
 }
 
-/**
- * normalize() puts marks in order by moving each back past those before it: its time for marks of alternating classes
- * grows with the square of their number. They are put in order here first, and it has nothing left to move.
- */
 function longRun(run: string): string {
+  return inCanonicalOrder(run, 'NFD').normalize('NFC');
+}
+
+/**
+ * A run decomposed, with its marks in order. normalize() puts marks in order by moving each back past those before it: its
+ * time for marks of alternating classes grows with the square of their number. Behind this it has nothing left to move.
+ */
+export function inCanonicalOrder(run: string, form: 'NFD' | 'NFKD'): string {
   const parts: string[] = [];
   let marks: string[] = [];
   for (const char of run) {
-    for (const part of char.normalize('NFD')) {
+    for (const part of char.normalize(form)) {
       if (!isStarter(part)) {
         marks.push(part);
         continue;
       }
-      if (marks.length > 0) parts.push(...inOrder(marks));
+      if (marks.length > 0) parts.push(inOrder(marks).join(''));
       marks = [];
       parts.push(part);
     }
   }
-  return parts.concat(inOrder(marks)).join('').normalize('NFC');
+  parts.push(inOrder(marks).join(''));
+  return parts.join('');
 }
 
 interface MarkClass {

@@ -1,6 +1,7 @@
 // Unicode's normal forms as the official `tokenizers` package has them, whose tables are older than those of the running
 // Node: characters that only Node decomposes, reorders or joins are left as they are.
 
+import { inCanonicalOrder, nfc } from './nfc.ts';
 import { hasPoint, setOf } from './unicode-sets.ts';
 import { CLASS_RANGES } from './unicode-classes.ts';
 import { TABLE_RANGES } from './unicode-tables.ts';
@@ -12,9 +13,13 @@ let known: Uint8Array | undefined;
 /** By code point: not looked at yet, inert or known, foreign. */
 let foreign: Uint8Array | undefined;
 
-/** Text must be well-formed. */
+/** So many marks in a row that putting them in order one by one would be felt. */
+const MANY_MARKS = /\p{M}{65,}/gu;
+
+/** Text must be well-formed. Linear in its length. */
 export function normalForm(text: string, form: NormalForm): string {
-  if (/^[\0-\x7f]*$/.test(text) || (form === 'NFC' && /^[\0-\u02ff]*$/.test(text))) return text;
+  if (form === 'NFC') return nfc(text);
+  if (/^[\0-\x7f]*$/.test(text)) return text;
   let made = '';
   let start = 0; // of what has not been normalized yet
   for (let at = 0; at < text.length;) {
@@ -30,7 +35,8 @@ export function normalForm(text: string, form: NormalForm): string {
 }
 
 function ofRun(run: string, form: NormalForm): string {
-  const normal = run.normalize(form);
+  const decomposed = form === 'NFD' ? 'NFD' : 'NFKD';
+  const normal = run.replaceAll(MANY_MARKS, (marks) => inCanonicalOrder(marks, decomposed)).normalize(form);
   if (form === 'NFD' || form === 'NFKD' || /^[\0-\uffff]*$/u.test(normal)) return normal;
   let made = '';
   // joined by newer tables only

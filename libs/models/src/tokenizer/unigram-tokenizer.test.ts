@@ -308,6 +308,22 @@ describe('files that are not read', () => {
   });
 });
 
+describe('words of thousands of characters', () => {
+  test.each([
+    ['letters and characters', 'queue机器学习x☃é\u{20000}workモデルction'],
+    ['unknown characters', '☃'],
+    ['one character', 'x'],
+    ['marks', 'a\u0301\u0323'],
+  ])('of %s have the same ids, whole and cut', async (_, piece) => {
+    const words = [4_095, 4_096, 4_097, 8_193, 20_000].map((chars) =>
+      piece.repeat(chars / piece.length + 1).slice(0, chars),
+    );
+    const texts = words.flatMap((word) => [word.toWellFormed(), `a ${word.toWellFormed()} b`]);
+    for (const maxTokens of [undefined, 8, 600, 3_000])
+      expect(await compare(json, texts, maxTokens)).toBeGreaterThan(0);
+  });
+});
+
 test('a text of megabytes costs what its beginning costs', () => {
   const tokenizer = makeTokenizer(parseTokenizerJson(json, 'tokenizer.json'), { hash: '', maxTokens: 64 });
   const seconds = (text: string): number => {

@@ -9,7 +9,7 @@ import type { Ends } from './ends.ts';
 import { standsAlways } from './grapheme-clusters.ts';
 import type { RowOptions } from './row-options.ts';
 import { wordsOf, type PreTokenizerStep } from './metaspace.ts';
-import { normalized, replacesBlanksOnly, type NormalizerStep } from './normalizer-steps.ts';
+import { normalized, replacesBlanksOnly, type NormalizerStep, type Place } from './normalizer-steps.ts';
 import { isSpace, rangesOf } from './unicode-sets.ts';
 import { TABLE_RANGES } from './unicode-tables.ts';
 import type { UnigramFacts } from './unigram-facts.ts';
@@ -26,6 +26,9 @@ const ROLE = {
   /** A blank before which a stretch may end. */
   BLANK: 3,
 } as const;
+
+/** Longer than any that is remembered. */
+const LONG_STRETCH = 1_000;
 
 /** Blanks that may end a stretch, if the steps make of each what begins a word. */
 const BLANKS = [' ', '\t', '\n', '\r'];
@@ -97,7 +100,7 @@ export class UnigramTokenizer implements Tokenizer {
           if (token.isSingleWord && !standsAlone(text, at, end)) passed = end;
           else {
             const from = token.stripsLeft ? Math.max(covered, blanksBefore(text, at)) : at;
-            this.#append(text, start, from, covered, true, ids);
+            this.#append(text, start, from, covered, true, ids, most);
             ids.push(token.id);
             if (ids.length > most) return;
             covered = token.stripsRight ? blanksBehind(text, end) : end;
@@ -117,14 +120,14 @@ export class UnigramTokenizer implements Tokenizer {
         end += 1;
       if (at > start && end < text.length && this.#isSolid(text, at - 1) && this.#isSolid(text, end)) {
         if (!(added.mayBegin(text.charCodeAt(end)) && added.longestAt(text, end) !== undefined)) {
-          this.#append(text, start, at, covered, false, ids);
+          this.#append(text, start, at, covered, false, ids, most);
           if (ids.length > most) return;
           start = at;
         }
       }
       at = end;
     }
-    this.#append(text, start, text.length, covered, true, ids);
+    this.#append(text, start, text.length, covered, true, ids, most);
   }
 
   #isSolid(text: string, at: number): boolean {
@@ -142,7 +145,15 @@ export class UnigramTokenizer implements Tokenizer {
   }
 
   /** The ids of text[start, end), which lies in a stretch between added tokens that begins at `covered`. */
-  #append(text: string, start: number, end: number, covered: number, isEnd: boolean, ids: number[]): void {
+  #append(
+    text: string,
+    start: number,
+    end: number,
+    covered: number,
+    isEnd: boolean,
+    ids: number[],
+    most: number,
+  ): void {
     if (start >= end) return;
     const stretch = text.slice(start, end);
     // blanks at an end may be stripped there
@@ -152,31 +163,37 @@ export class UnigramTokenizer implements Tokenizer {
     if (typeof known === 'number') ids.push(known);
     else if (known !== undefined) for (const id of known) ids.push(id);
     else {
-      const learnt = this.#learn(stretch, start === 0, start === covered, isEnd);
+      // what is remembered is learnt whole
+      const enough = stretch.length > LONG_STRETCH ? most - ids.length : Infinity;
+      const learnt = this.#learn(stretch, start === 0, { isStart: start === covered, isEnd }, enough);
       if (isPlain) cache.add(stretch, learnt.length === 1 ? learnt[0]! : learnt);
       for (const id of learnt) ids.push(id);
     }
   }
 
-  #learn(stretch: string, isFirst: boolean, isStart: boolean, isEnd: boolean): readonly number[] {
+  /** Of a stretch that has more than `enough`, perhaps only the first ones. */
+  #learn(stretch: string, isFirst: boolean, place: Place, enough: number): readonly number[] {
     const ids: number[] = [];
-    const normal = normalized(this.#normalizer, stretch, { isStart, isEnd });
-    if (this.#normalizedAdded.isEmpty) this.#appendWords(normal, isFirst, ids);
+    const normal = normalized(this.#normalizer, stretch, place);
+    if (this.#normalizedAdded.isEmpty) this.#appendWords(normal, isFirst, ids, enough);
     else
       this.#normalizedAdded.split(normal, (start, end, id) => {
         if (id !== undefined) ids.push(id);
-        else this.#appendWords(normal.slice(start, end), isFirst && start === 0, ids);
-        return true;
+        else this.#appendWords(normal.slice(start, end), isFirst && start === 0, ids, enough);
+        return ids.length <= enough;
       });
     return ids;
   }
 
-  #appendWords(normal: string, isFirst: boolean, ids: number[]): void {
-    for (const word of wordsOf(this.#preTokenizer, normal, isFirst)) this.#unigram.append(word, ids);
+  #appendWords(normal: string, isFirst: boolean, ids: number[], enough: number): void {
+    for (const word of wordsOf(this.#preTokenizer, normal, isFirst)) {
+      if (ids.length > enough) return;
+      this.#unigram.append(word, ids, enough - ids.length);
+    }
   }
 }
 
-const INSIDE = { isStart: false, isEnd: false };
+const INSIDE: Place = { isStart: false, isEnd: false };
 
 /** Whether the steps let blanks be cut: words are apart, and nothing looks at a blank and at what stands before it. */
 function mayCut(

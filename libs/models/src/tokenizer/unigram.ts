@@ -6,6 +6,10 @@ import { PieceTrie, ROOT } from './piece-trie.ts';
 import type { UnigramOptions } from './unigram-facts.ts';
 
 const UNKNOWN_PENALTY = 10;
+/** A longer word is asked every so many characters whether its beginning is settled and fills a row. */
+const BLOCK_CHARS = 4_096;
+/** Room that is kept from word to word. */
+const KEPT_ROOM = 2 * BLOCK_CHARS;
 
 export class Unigram {
   readonly #trie: PieceTrie;
@@ -14,26 +18,42 @@ export class Unigram {
   readonly #unknownScore: number;
   /** Ids of <0x00> to <0xFF>; -1 for those that are no pieces. */
   readonly #byteIds: readonly number[] | undefined;
-  // by place in the word: the best sum of what ends there, where its last piece begins, and that piece
-  #best = new Float64Array(256);
-  #begins = new Int32Array(256);
-  #ids = new Int32Array(256);
+  /** By place in the word: the best sum of what ends there, where its last piece begins (or -1), and that piece. */
+  #best = new Float64Array(KEPT_ROOM);
+  #begins = new Int32Array(KEPT_ROOM);
+  #ids = new Int32Array(KEPT_ROOM);
+  /** Places of these that are of this word. */
+  #filled = 0;
+  readonly #longestPiece: number;
 
   constructor(options: UnigramOptions) {
     this.#trie = new PieceTrie(options.pieces);
     this.#scores = options.scores;
+    this.#longestPiece = options.pieces.reduce((most, { length }) => Math.max(most, length), 2);
     this.#unknownId = options.unknownId;
     this.#unknownScore = options.scores.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN_PENALTY;
     this.#byteIds = options.hasByteFallback ? this.#allBytes() : undefined;
   }
 
-  /** Appends the ids of a word, which must be well-formed. */
-  append(word: string, ids: number[]): void {
-    this.#findBest(word);
+  /**
+   * Appends the ids of a word, which must be well-formed; of one that has more than `enough`, perhaps only the first
+   * ones, and more than `enough`.
+   */
+  append(word: string, ids: number[], enough: number): void {
+    const { length } = word;
+    let end = length;
+    if (length <= BLOCK_CHARS) this.#findBest(word, 0, length);
+    else end = this.#findBestOfLong(word, enough);
+    this.#appendBest(word, end, ids);
+    if (this.#best.length > KEPT_ROOM) this.#setRoom(KEPT_ROOM);
+  }
+
+  /** The pieces of word[0, end), whose best way is known. */
+  #appendBest(word: string, end: number, ids: number[]): void {
     const [begins, pieces, unknown] = [this.#begins, this.#ids, this.#unknownId];
     const from = ids.length;
     let unknownEnd = -1; // of the unknown ones side by side that are being passed
-    for (let end = word.length; end > 0;) {
+    while (end > 0) {
       const [begin, id] = [begins[end]!, pieces[end]!];
       if (id === unknown) {
         if (unknownEnd < 0) unknownEnd = end;
@@ -48,13 +68,57 @@ export class Unigram {
     reverseFrom(ids, from);
   }
 
-  #findBest(word: string): void {
+  /**
+   * How far the word's best way is known and wanted. Asked after 4,096 characters and after twice as many each time, so
+   * that a word whose ways never meet, such as a million times "<", costs no more than twice its length.
+   */
+  #findBestOfLong(word: string, enough: number): number {
+    let settled = 0; // the best way of the whole word goes through here
+    let pieces = 0; // up to there; unknown ones side by side are counted as one
+    for (let at = 0, target = BLOCK_CHARS, times = 1; target < word.length; target *= 2, times += 1) {
+      at = this.#findBest(word, at, target);
+      const next = this.#settledBefore(at, word.length);
+      for (let end = next, wasUnknown = false; end > settled; end = this.#begins[end]!) {
+        const isUnknown = this.#ids[end] === this.#unknownId;
+        if (!isUnknown || !wasUnknown) pieces += 1;
+        wasUnknown = isUnknown;
+      }
+      settled = next;
+      // the first and the last piece counted at a time may be of one row of unknown ones
+      if (pieces - 2 * times > enough) return settled;
+      if (2 * target >= word.length) this.#findBest(word, at, word.length);
+    }
+    return word.length;
+  }
+
+  /** The last place that every way to `at` and beyond goes through: all of them are followed back until they meet. */
+  #settledBefore(at: number, length: number): number {
+    if (this.#longestPiece > BLOCK_CHARS) return 0;
+    const open = new Set([at]);
+    const last = Math.min(length, at + this.#longestPiece);
+    for (let end = at + 1; end <= last; end++) if (this.#begins[end]! >= 0) open.add(this.#begins[end]!);
+    while (open.size > 1) {
+      let latest = 0;
+      for (const place of open) if (place > latest) latest = place;
+      open.delete(latest);
+      open.add(this.#begins[latest]!);
+    }
+    const [place = 0] = open;
+    return place;
+  }
+
+  /** Goes on from `at` with all pieces that begin before `target`; returns the first character not looked at. */
+  #findBest(word: string, at: number, target: number): number {
     const { length } = word;
-    if (length >= this.#best.length) this.#makeRoom(length + 1);
+    if (at === 0) this.#filled = 0;
+    // a character of two units may begin just before `target`
+    const room = Math.min(length, target + this.#longestPiece + 1) + 1;
+    if (room > this.#best.length) this.#setRoom(2 ** Math.ceil(Math.log2(room)));
     const [trie, scores, best, begins, ids] = [this.#trie, this.#scores, this.#best, this.#begins, this.#ids];
-    begins.fill(-1, 0, length + 1);
-    best[0] = 0;
-    for (let at = 0; at < length;) {
+    begins.fill(-1, this.#filled, room);
+    this.#filled = room;
+    if (at === 0) best[0] = 0;
+    while (at < target) {
       const size = (word.charCodeAt(at) & 0xfc00) === 0xd800 ? 2 : 1;
       const before = best[at]!;
       let isPiece = false; // the character alone
@@ -83,6 +147,7 @@ export class Unigram {
       }
       at += size;
     }
+    return at;
   }
 
   /** Backwards, as all of the word is appended. Unknown characters may be a piece together. */
@@ -106,11 +171,15 @@ export class Unigram {
     return Array.from({ length: 256 }, (_, byte) => this.#trie.idOf(bytePiece(byte)) ?? -1);
   }
 
-  #makeRoom(length: number): void {
-    const room = 2 ** Math.ceil(Math.log2(length));
+  /** Keeps what is known. */
+  #setRoom(room: number): void {
+    const [best, begins, ids] = [this.#best, this.#begins, this.#ids];
     this.#best = new Float64Array(room);
     this.#begins = new Int32Array(room);
     this.#ids = new Int32Array(room);
+    this.#best.set(best.subarray(0, Math.min(room, this.#filled)));
+    this.#begins.set(begins.subarray(0, Math.min(room, this.#filled)));
+    this.#ids.set(ids.subarray(0, Math.min(room, this.#filled)));
   }
 }
 
