@@ -179,7 +179,7 @@ describe('what is wrong', () => {
     ['maxRows', 1e300, 'must be a whole number from 1 to 65536'],
     ['memoryFraction', '2', 'must be a number from 0.05 to 1'],
     ['kind', 5, 'must be one of embed, similarity'],
-    ['model', 'm'.repeat(129), 'must be text of 1 to 128 characters'],
+    ['model', 'm'.repeat(257), 'must be text of 1 to 256 characters'],
     ['cacheDir', true, 'must be text'],
     ['device', 5, 'must be text'],
   ])('%s = %j is told with what may be there', (key, value, said) => {

@@ -147,7 +147,7 @@ function describeAlbert(config: ConfigReader): EncoderDescription {
 function describeDistilbert(config: ConfigReader): EncoderDescription {
   config.ignore('sinusoidal_pos_embds'); // how the table was filled before it was trained; it is in the weights
   return describeSizes(config, {
-    layers: config.size(['n_layers', 'num_hidden_layers'], 6),
+    layers: config.layers(['n_layers', 'num_hidden_layers'], 6),
     heads: config.size(['n_heads', 'num_attention_heads'], 12),
     hidden: config.size(['dim', 'hidden_size'], 768),
     intermediate: config.size('hidden_dim', 3072),
@@ -171,7 +171,7 @@ function describeRoberta(vocabularySize: number): DescribeFamily {
 function describeLikeBert(config: ConfigReader, defaults: BertDefaults, names: TensorNames): EncoderDescription {
   config.expect('position_embedding_type', ['absolute'], 'only "absolute" is supported');
   return describeSizes(config, {
-    layers: config.size('num_hidden_layers', defaults.layers),
+    layers: config.layers('num_hidden_layers', defaults.layers),
     heads: config.size('num_attention_heads', defaults.heads),
     hidden: config.size('hidden_size', defaults.hidden),
     intermediate: config.size('intermediate_size', defaults.intermediate),

@@ -6,6 +6,9 @@ import { ShoalError } from '@shoal/contract';
 import type { CheckedJson } from '../checked-json.ts';
 import { isNeutral } from './neutral-keys.ts';
 
+/** The deepest known encoder has 80. */
+const MOST_LAYERS = 1000;
+
 /** Keys that say the same, the usual one first. */
 type Key = string | readonly string[];
 
@@ -26,6 +29,13 @@ export class ConfigReader {
   size(key: Key, otherwise: number): number {
     const found = this.#find(key);
     return found === undefined ? otherwise : this.json.integer(found, 1);
+  }
+
+  /** A number of layers: as many facts are made of each, so one that no model has is refused before. */
+  layers(key: Key, otherwise: number): number {
+    const found = this.size(key, otherwise);
+    if (found <= MOST_LAYERS) return found;
+    return this.refuse(this.#find(key)!, `models have ${MOST_LAYERS} layers at most`);
   }
 
   /** A whole number of at least 0. */
@@ -98,11 +108,15 @@ export class ConfigReader {
     });
   }
 
-  /** The first of them that has a value. All count as read. */
+  /** The first of them that has a value; all that have one say the same. All count as read. */
   #find(key: Key): string | undefined {
     const keys = typeof key === 'string' ? [key] : key;
     for (const each of keys) this.#read.add(each);
-    return keys.find((each) => this.json.has(each));
+    const [first, ...others] = keys.filter((each) => this.json.has(each));
+    for (const other of others)
+      if (shown(this.json.raw(other)) !== shown(this.json.raw(first!)))
+        this.refuse(other, `"${first}" says the same of the model, and is ${shown(this.json.raw(first!))}`);
+    return first;
   }
 }
 

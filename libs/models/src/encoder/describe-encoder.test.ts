@@ -117,6 +117,12 @@ describe('switches', () => {
     expect(of({ ...authors, rotary_scaling_factor: 2 }).rowLimit).toBe(2048);
   });
 
+  test('a window that no row is longer than is none', () => {
+    const small = { model_type: 'mistral', num_hidden_layers: 1, max_position_embeddings: 512 };
+    expect(of({ ...small, sliding_window: 511 }).attention.windows).toEqual([510]);
+    expect(of({ ...small, sliding_window: 512 }).attention.windows).toEqual([undefined]);
+  });
+
   test('windows of Qwen begin at a layer', () => {
     const small = { model_type: 'qwen3', num_hidden_layers: 3, sliding_window: 16, max_window_layers: 2 };
     expect(of(small).attention.windows).toEqual([undefined, undefined, undefined]);
@@ -223,6 +229,21 @@ describe('is refused by file, key and value', () => {
       /4 heads cannot share 3 heads of keys and values/,
     ],
     ['heads without halves', { model_type: 'qwen3', head_dim: 33 }, /heads of 33 values have no halves/],
+    [
+      'more layers than memory',
+      { model_type: 'qwen3', num_hidden_layers: 4_000_000_000 },
+      /"num_hidden_layers" is 4000000000: models have 1000 layers at most/,
+    ],
+    [
+      'two spellings that do not agree',
+      { model_type: 'nomic_bert', hidden_size: 768, n_embd: 1024 },
+      /"n_embd" is 1024: "hidden_size" says the same of the model, and is 768/,
+    ],
+    [
+      'two thetas',
+      { model_type: 'qwen3', rope_theta: 10_000, rope_parameters: { rope_theta: 1e6 } },
+      /"rope_theta" is 10000: rope_parameters says 1000000 of the same angles/,
+    ],
     ['no size', { model_type: 'bert', hidden_size: 0 }, /"hidden_size" should be a whole number ≥ 1, found 0/],
     [
       'a list for a theta',

@@ -43,7 +43,15 @@ export function describeEncoder(json: CheckedJson): EncoderDescription {
   const description = describe(config);
   config.expectAllRead();
   expectSizes(description, json);
-  return { ...description, rowLimit: Math.min(description.rowLimit, LONGEST_ROW) };
+  return withinRows({ ...description, rowLimit: Math.min(description.rowLimit, LONGEST_ROW) });
+}
+
+/** A window that no row is longer than is none. */
+function withinRows(encoder: EncoderDescription): EncoderDescription {
+  const windows = encoder.attention.windows.map((window) =>
+    window === undefined || window >= encoder.rowLimit - 1 ? undefined : window,
+  );
+  return { ...encoder, attention: { ...encoder.attention, windows } };
 }
 
 /** Whatever the family: not an encoder, or weights that are not what their names say. */

@@ -50,7 +50,7 @@ interface LlamaDefaults {
 function likeLlama(config: ConfigReader, defaults: LlamaDefaults): EncoderDescription {
   const heads = config.size('num_attention_heads', defaults.heads ?? 32);
   const hidden = config.size('hidden_size', defaults.hidden ?? 4096);
-  const layers = config.size('num_hidden_layers', defaults.layers ?? 32);
+  const layers = config.layers('num_hidden_layers', defaults.layers ?? 32);
   const headSize = config.size('head_dim', defaults.headSize ?? hidden / heads);
   return {
     modelType: config.text('model_type', ''),

@@ -113,7 +113,7 @@ function describeNomic(config: ConfigReader): EncoderDescription {
   expectNomicBert(config);
   const heads = config.size(['num_attention_heads', 'n_head'], 12);
   const hidden = config.size(['hidden_size', 'n_embd'], 768);
-  const layers = config.size(['num_hidden_layers', 'n_layer'], 12);
+  const layers = config.layers(['num_hidden_layers', 'n_layer'], 12);
   config.expect('head_dim', [hidden / heads], 'heads share the hidden size');
   const bias = config.boolean('mlp_fc1_bias', false);
   return ropeBert(config, {
@@ -173,7 +173,7 @@ function describeGte(config: ConfigReader): EncoderDescription {
     config.expectNothing(key, 'scores that depend on the length of the row are not supported');
   const heads = config.size('num_attention_heads', 12);
   const hidden = config.size('hidden_size', 768);
-  const layers = config.size('num_hidden_layers', 12);
+  const layers = config.layers('num_hidden_layers', 12);
   return ropeBert(config, {
     layers,
     heads,
@@ -197,7 +197,7 @@ function describeGte(config: ConfigReader): EncoderDescription {
 
 /** As transformers has it, without adapters: the authors' own spelling calls itself xlm-roberta and carries them. */
 function describeJina(config: ConfigReader): EncoderDescription {
-  const layers = config.size('num_hidden_layers', 24);
+  const layers = config.layers('num_hidden_layers', 24);
   return ropeBert(config, {
     layers,
     heads: config.size('num_attention_heads', 16),
@@ -224,7 +224,7 @@ function describeModernbert(config: ConfigReader): EncoderDescription {
   config.ignore('position_embedding_type', 'layer_norm_eps');
   const heads = config.size('num_attention_heads', 12);
   const hidden = config.size('hidden_size', 768);
-  const layers = config.size('num_hidden_layers', 22);
+  const layers = config.layers('num_hidden_layers', 22);
   const every = config.size('global_attn_every_n_layers', 3);
   const types = readLayerTypes(config, layers, (layer) =>
     layer % every === 0 ? 'full_attention' : 'sliding_attention',

@@ -13,8 +13,7 @@ export type LayerType = (typeof LAYER_TYPES)[number];
 export function readTheta(config: ConfigReader, layers: number, otherwise: number): AttentionPositions {
   refuseScaling(config);
   const parameters = config.object('rope_parameters');
-  const older = config.positive('rope_theta', otherwise);
-  const theta = parameters === undefined ? older : thetaOf(config, parameters, older);
+  const theta = thetaOf(config, parameters, ['rope_theta', otherwise]);
   return { kind: 'rope', thetas: Array.from({ length: layers }, () => theta), frequencyDivisor: 1 };
 }
 
@@ -28,9 +27,8 @@ export function readThetas(
   const parameters = config.object('rope_parameters');
   const thetas = Object.fromEntries(
     LAYER_TYPES.map((type) => {
-      const theta = config.positive(...older[type]);
       const own = parameters?.has(type) === true ? parameters.object(type) : undefined;
-      return [type, own === undefined ? theta : thetaOf(config, own, theta)];
+      return [type, thetaOf(config, own, older[type])];
     }),
   );
   if (parameters !== undefined) parameters.expectKeys(LAYER_TYPES, 'angles could be others by it');
@@ -74,14 +72,24 @@ function isDefault(scaling: CheckedJson): boolean {
     .every((key) => ['type', 'rope_type'].includes(key) && ['default', null].includes(scaling.raw(key) as never));
 }
 
-function thetaOf(config: ConfigReader, parameters: CheckedJson, otherwise: number): number {
+/** Of these parameters, or by this key beside them; where both say it, they agree. */
+function thetaOf(
+  config: ConfigReader,
+  parameters: CheckedJson | undefined,
+  [key, otherwise]: readonly [key: string, otherwise: number],
+): number {
+  const beside = config.positive(key, otherwise);
+  if (parameters === undefined) return beside;
   parameters.expectKeys(['rope_theta', 'rope_type', 'type', 'partial_rotary_factor'], 'angles could be others by it');
-  for (const key of ['rope_type', 'type'])
-    if (parameters.has(key) && parameters.string(key) !== 'default')
+  for (const name of ['rope_type', 'type'])
+    if (parameters.has(name) && parameters.string(name) !== 'default')
       config.refuse('rope_parameters', 'only the type "default" is supported');
   if (parameters.has('partial_rotary_factor') && parameters.positive('partial_rotary_factor') !== 1)
     config.refuse('rope_parameters', 'heads that are turned in part are not supported');
-  return parameters.has('rope_theta') ? parameters.positive('rope_theta') : otherwise;
+  if (!parameters.has('rope_theta')) return beside;
+  const theta = parameters.positive('rope_theta');
+  if (config.has(key) && theta !== beside) config.refuse(key, `rope_parameters says ${theta} of the same angles`);
+  return theta;
 }
 
 /** layer_types of config.json, or what another rule says of each layer. */

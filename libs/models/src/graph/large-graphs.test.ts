@@ -4,6 +4,9 @@ import { mkdir, mkdtemp, readFile, readdir, rm, stat, writeFile } from 'node:fs/
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { importModel } from '../store/import-model.ts';
+import { openModel } from '../store/model-store.ts';
+import { removeModel } from '../store/remove-model.ts';
 import type { StoredModel } from '../store/stored-model.ts';
 import { writeTinyModel } from '../store/tiny-model.ts';
 import { GraphRunner } from '../testing/onnx-run.ts';
@@ -69,6 +72,16 @@ describe('a graph beyond the limit of one file', () => {
     expect(await openGraph(model, { cacheDir, log, ...large })).toBe(path);
     expect(said).toEqual([expect.stringMatching(reason)]);
     expect(await readFile(`${path}.data`)).toEqual(before);
+  });
+
+  test('goes with its values when the model is removed', async () => {
+    await importModel(model.folder, { cacheDir, name: 'large' });
+    const imported = await openModel('large', { cacheDir });
+    const path = await openGraph(imported, { cacheDir, ...large });
+    const bytes = (await stat(path)).size + (await stat(`${path}.data`)).size;
+    const { freedBytes } = await removeModel('large', { cacheDir });
+    expect(freedBytes).toBeGreaterThan(bytes);
+    expect(await readdir(join(cacheDir, 'graphs'))).toEqual([]);
   });
 
   test('is refused where even its nodes are too many', async () => {

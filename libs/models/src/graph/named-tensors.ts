@@ -40,7 +40,12 @@ export async function useTensors<T>(folder: string, work: (tensors: NamedTensors
 
 /** File names by tensor. They lie beside the index: names with a path are refused. */
 export async function readIndex(path: string): Promise<ReadonlyMap<string, string>> {
-  const json = CheckedJson.parse((await readModelFile(path)).toString(), path);
+  return placesIn(CheckedJson.parse((await readModelFile(path)).toString(), path));
+}
+
+/** The same of an index that was read. */
+export function placesIn(json: CheckedJson): ReadonlyMap<string, string> {
+  const path = json.where;
   const map = json.object('weight_map');
   const places = new Map(map.keys().map((name) => [name, map.string(name)]));
   for (const [name, file] of places)

@@ -88,7 +88,8 @@ async function writeGraph(graph: OnnxFile, path: string, maxBytes: number | unde
   await keepDigest(path);
 }
 
-function dataPath(path: string): string {
+/** Where the values of this graph lie if one file has no room for them. */
+export function dataPath(path: string): string {
   return `${path}.data`;
 }
 

@@ -6,14 +6,17 @@ import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, readFile, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { SmallDisk } from '@shoal/fetch/testing';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { listModels, openModel, pullModel, verifyModel } from '../store/model-store.ts';
+import { openGraph } from '../graph/open-graph.ts';
+import { listModels, openHubModel, openModel, pullModel, verifyModel } from '../store/model-store.ts';
+import { removeModel } from '../store/remove-model.ts';
 import type { StoredModel } from '../store/stored-model.ts';
 import { writeTinyModel } from '../store/tiny-model.ts';
 import { HubServer, refuse, sha256 } from '../testing/hub-server.ts';
+import { knownHubModel } from './known-hub-models.ts';
 
 const NAME = 'Some-Org/Tiny_Model.v1';
 const STORED = 'some-org--tiny-model-v1';
@@ -68,6 +71,12 @@ function options(environment: Record<string, string> = {}, more: Partial<Options
     retries: { attempts: 3, firstDelayMs: 1, longestWaitMs: 2_000 },
     ...more,
   };
+}
+
+/** Tells the server how much of the weights has arrived, which comes last. */
+function cutting(more: Partial<Options> = {}): Partial<Options> {
+  const whole = files['model.safetensors']!.length;
+  return { ...more, onProgress: (bytes, total) => hub.cutAt(bytes - (total ?? Infinity) + whole) };
 }
 
 const refusal = (code: string, message: RegExp): unknown =>
@@ -172,17 +181,100 @@ describe('a pull', () => {
   });
 });
 
+describe('a repository of the table', () => {
+  const E5 = 'intfloat/e5-small-v2';
+  const known = knownHubModel(E5)!;
+
+  test('is taken at the commit that stands there, with the prompts of its authors where its files name none', async () => {
+    const old = hub.publish(E5, files);
+    hub.publish(E5, await tinyFiles(8), { revisions: { [known.commit!]: old } });
+    const { model, notes } = await openHubModel(E5, options());
+    expect(model.prompts).toEqual({ query: 'query: ', passage: 'passage: ' });
+    expect(notes.join()).toMatch(/its files name no prompts; .*--prompt query is "query: " and --prompt passage/);
+    expect(await readFile(join(model.folder, 'model.safetensors'))).toEqual(files['model.safetensors']);
+    const updated = await openHubModel(E5, options({}, { update: true }));
+    expect(updated.model.revision).not.toBe(model.revision);
+  });
+
+  test('keeps the prompts that its files name', async () => {
+    const own = JSON.stringify({ prompts: { query: 'Q: ', document: 'D: ' } });
+    const commit = hub.publish(E5, { ...files, 'config_sentence_transformers.json': own });
+    hub.publish(E5, files, { revisions: { [known.commit!]: commit } });
+    expect((await openHubModel(E5, options())).model.prompts).toMatchObject({ query: 'Q: ' });
+  });
+
+  test('is taken at main, which is said, where its commit has no weights that can be read', async () => {
+    const { 'model.safetensors': _weights, ...rest } = files;
+    const old = hub.publish(E5, { ...rest, 'pytorch_model.bin': 'a pickle' });
+    const main = hub.publish(E5, files, { revisions: { [known.commit!]: old } });
+    const { model, notes } = await openHubModel(E5, options());
+    expect(notes[0]).toMatch(
+      /the commit that Shoal knows, dca8b1a9dae0, has no weights that can be read: main is taken/,
+    );
+    expect((await listModels({ cacheDir })).find(({ name }) => name === model.name)?.hub).toBe(`${E5}@${main}`);
+    await expect(pullModel(`${E5}@${known.commit}`, options({}, { force: true }))).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /only pytorch_model\.bin/),
+    );
+    expect((await openModel(E5, options())).revision).toBe(model.revision); // what was there stays
+  });
+});
+
+describe('a stored model that was damaged', () => {
+  test('is found by verify, and fetched again by either of its names', async () => {
+    hub.publish(NAME, files);
+    const model = await pullModel(NAME, options());
+    for (const name of [NAME, STORED]) {
+      await writeFile(join(model.folder, 'model.safetensors'), files['model.safetensors']!.fill(1, 1_000, 1_004));
+      await expect(verifyModel(name, { cacheDir })).rejects.toEqual(
+        refusal('MODEL_CORRUPT', /model\.safetensors has sha256 .*shoal model pull some-org--tiny-model-v1 --force/s),
+      );
+      files = await tinyFiles(7);
+      expect(await pullModel(name, options({}, { force: true }))).toEqual(model);
+      await verifyModel(name, { cacheDir });
+    }
+  });
+});
+
+describe('taken away', () => {
+  test('is all of a model: files, graphs, and what a pull has begun', async () => {
+    hub.publish(NAME, files);
+    const model = await pullModel(NAME, options());
+    await openGraph(model, { cacheDir });
+    const begun = join(cacheDir, 'models', '.pull', `${STORED}@${'0'.repeat(40)}`);
+    await mkdir(begun, { recursive: true });
+    const graphs = await readdir(join(cacheDir, 'graphs'));
+    expect(graphs.length).toBeGreaterThan(1);
+    await writeFile(join(cacheDir, 'graphs', `${STORED}-other-fused-fp32-0123456789abcdef.onnx`), ''); // of another name
+    const removed = await removeModel(NAME, { cacheDir });
+    expect(removed).toMatchObject({ name: STORED, alsoGone: [] });
+    expect(removed.freedBytes).toBeGreaterThan(2 * files['model.safetensors']!.length);
+    expect(await stored()).toEqual(['.pull']);
+    expect(await readdir(join(cacheDir, 'graphs'))).toEqual([`${STORED}-other-fused-fp32-0123456789abcdef.onnx`]);
+    await expect(removeModel(NAME, { cacheDir })).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /is not in/));
+    await expect(removeModel('minilm', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /nothing of minilm is stored/),
+    );
+  });
+
+  test('is a generated model too, and one that is shared is not', async () => {
+    const model = await openModel('tiny-random', { cacheDir });
+    const readOnly = { cacheDir, modelsReadOnly: true };
+    await expect(removeModel('tiny-random', readOnly)).rejects.toEqual(refusal('FILE_UNWRITABLE', /modelsReadOnly/));
+    expect((await removeModel('tiny-random', { cacheDir })).paths).toEqual([dirname(model.folder)]);
+    expect(existsSync(model.folder)).toBe(false);
+  });
+});
+
 describe('going on', () => {
   test('a connection that breaks off is taken up at the byte where it broke', async () => {
     const commit = hub.publish(NAME, files);
     const whole = files['model.safetensors']!.length;
     hub.cuts = [4_096, 8_192, 0, 0];
     const waits: string[] = [];
-    const model = await pullModel(NAME, options({}, { onWait: (why) => waits.push(why) }));
+    const model = await pullModel(NAME, options({}, cutting({ onWait: (why) => waits.push(why) })));
     expect(await readFile(join(model.folder, 'model.safetensors'))).toEqual(files['model.safetensors']);
     const ranges = hub.seen.filter(({ host }) => host === 'cdn').map(({ headers }) => headers.range);
-    expect(ranges.slice(0, 2)).toEqual([undefined, 'bytes=4096-']);
-    expect(ranges.at(-1)).toMatch(/^bytes=\d+-$/);
+    expect(ranges).toEqual([undefined, 'bytes=4096-', 'bytes=12288-', 'bytes=12288-', 'bytes=12288-']);
     expect(waits).toHaveLength(4);
     expect(whole).toBeGreaterThan(20_000);
     expect(commit).toHaveLength(40);
@@ -191,7 +283,9 @@ describe('going on', () => {
   test('one that brings nothing forward is given up, and the next pull goes on with what is there', async () => {
     hub.publish(NAME, files);
     hub.cuts = [8_192, 0, 0, 0, 0, 0];
-    await expect(pullModel(NAME, options())).rejects.toThrow(/broke off|cannot be reached|terminated|closed/);
+    await expect(pullModel(NAME, options({}, cutting()))).rejects.toThrow(
+      /broke off|cannot be reached|terminated|closed/,
+    );
     expect((await stored()).some((path) => path.endsWith('model.safetensors.part'))).toBe(true);
     hub.cuts = [];
     hub.seen.length = 0;
@@ -389,7 +483,7 @@ describe('the token', () => {
     hub.publish(NAME, files, { readers: [TOKEN] });
     const said: string[] = [];
     hub.cuts = [4_096];
-    const model = await pullModel(NAME, options(environment(), { onWait: (why) => said.push(why) }));
+    const model = await pullModel(NAME, options(environment(), cutting({ onWait: (why) => said.push(why) })));
     const [ours, others] = [
       hub.seen.filter(({ host }) => host === 'hub'),
       hub.seen.filter(({ host }) => host === 'cdn'),

@@ -233,7 +233,10 @@ async function fetchAndImport(found: Found, options: Pull): Promise<ImportReport
     return await importModel(chosen.graph === undefined ? folder : join(folder, chosen.graph), taken);
   } catch (error) {
     await rmdirs(folder, error);
-    throw error;
+    if (!isShoalError(error)) throw error;
+    // that folder is nothing that a person knows, and gone
+    const message = error.message.replaceAll(folder, `${repository}@${commit.slice(0, 12)}`);
+    throw new ShoalError(error.code, message, { ...error.fields, folder: repository }, error.cause);
   }
 }
 

@@ -8,7 +8,15 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { openGraph } from '../graph/open-graph.ts';
 import { promptText } from '@shoal/contract';
-import { madeModel, madeNames, madeTexts, madeVectors } from '../testing/made-models.ts';
+import {
+  madeFile,
+  madeModel,
+  madeNames,
+  madeTexts,
+  madeVectors,
+  seededSafetensors,
+  type SeededTensors,
+} from '../testing/made-models.ts';
 import { RememberingRunner } from '../testing/onnx-run.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { importModel, type ImportOptions } from './import-model.ts';
@@ -401,9 +409,101 @@ describe('what is not computed here is refused by its name', () => {
   });
 });
 
-describe('files that are not what their names say', () => {
-  const POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n';
+/** The one file of weights as two, by an index. */
+async function shard(): Promise<void> {
+  const { tensors, seed } = JSON.parse(await readFile(madeFile('bert-mean', 'tensors.json'), 'utf8')) as SeededTensors;
+  const weightMap: Record<string, string> = {};
+  for (const part of [0, 1]) {
+    const own = tensors.filter((_, at) => at % 2 === part);
+    const name = `model-0000${part + 1}-of-00002.safetensors`;
+    await writeFile(join(given, name), seededSafetensors({ seed, tensors: own }));
+    for (const [tensor] of own) weightMap[tensor] = name;
+  }
+  await rm(join(given, 'model.safetensors'));
+  await writeFile(join(given, 'model.safetensors.index.json'), JSON.stringify({ metadata: {}, weight_map: weightMap }));
+}
 
+describe('weights in several files', () => {
+  beforeEach(async () => {
+    await madeModel('bert-mean', given);
+    await shard();
+  });
+
+  test('are read by their index, and the digest of all of them names the graph', async () => {
+    const model = await bring();
+    expect(await difference(model, 'bert-mean')).toBeLessThan(MOST_DIFFERENCE);
+    await madeModel('bert-mean', given);
+    const single = await bring({ name: 'single' });
+    expect(model.weightsSha256).not.toBe(single.weightsSha256);
+  });
+
+  test.each<[string, () => Promise<unknown>, RegExp]>([
+    ['one that is not there', () => rm(join(given, 'model-00002-of-00002.safetensors')), /has no model-00002-of-00002/],
+    [
+      'one that is a pointer',
+      () => writeFile(join(given, 'model-00002-of-00002.safetensors'), POINTER),
+      /model-00002-of-00002\.safetensors is a Git LFS pointer/,
+    ],
+    [
+      'an index that is a pointer',
+      () => writeFile(join(given, 'model.safetensors.index.json'), POINTER),
+      /model\.safetensors\.index\.json is a Git LFS pointer/,
+    ],
+    [
+      'one outside of the folder',
+      () => set('model.safetensors.index.json', { weight_map: { a: '../secret.safetensors' } }),
+      /index\.json: tensor a is said to lie in "\.\.\/secret\.safetensors"/,
+    ],
+  ])('are refused with %s', async (_, damage, message) => {
+    await damage();
+    await expect(bring()).rejects.toEqual(corrupt(message));
+  });
+});
+
+const vocabularyAlone = async (): Promise<void> => {
+  const { model } = JSON.parse(await readFile(join(given, 'tokenizer.json'), 'utf8')) as {
+    model: { vocab: Record<string, number> };
+  };
+  const words = Object.entries(model.vocab).toSorted(([, a], [, b]) => a - b);
+  expect(words.every(([, id], at) => id === at)).toBe(true);
+  await writeFile(join(given, 'vocab.txt'), `${words.map(([word]) => word).join('\n')}\n`);
+  await rm(join(given, 'tokenizer.json'));
+};
+
+describe('vocab.txt without a tokenizer.json', () => {
+  test.each(['bert-mean', 'bert-cased', 'bert-config-keeps-accents'])(
+    'gives the same tokens as transformers, by tokenizer_config.json: %s',
+    async (family) => {
+      await madeModel(family, given);
+      await vocabularyAlone();
+      const { model, notes } = await importModel(given, { cacheDir });
+      expect(notes.join()).toMatch(/no tokenizer\.json: the tokenizer is built from vocab\.txt/);
+      expect(await difference(model, family)).toBeLessThan(MOST_DIFFERENCE);
+    },
+  );
+
+  test.each<[string, () => Promise<unknown>, RegExp]>([
+    [
+      'of another class',
+      () => set('tokenizer_config.json', { tokenizer_class: 'PhobertTokenizer' }),
+      /vocab\.txt: there is no tokenizer\.json, and vocab\.txt alone is read of .*is PhobertTokenizer/,
+    ],
+    [
+      'without a word that every text needs',
+      () => set('tokenizer_config.json', { cls_token: '<start>' }),
+      /vocab\.txt: it has no "<start>", which a text needs \("cls_token"\)/,
+    ],
+  ])('is refused %s', async (_, damage, message) => {
+    await madeModel('bert-mean', given);
+    await vocabularyAlone();
+    await damage();
+    await expect(bring()).rejects.toEqual(corrupt(message));
+  });
+});
+
+const POINTER = 'version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n';
+
+describe('files that are not what their names say', () => {
   test('pointers of Git LFS are named all at once, with what fetches them', async () => {
     await madeModel('bert-mean', given);
     for (const path of ['model.safetensors', 'tokenizer.json', '1_Pooling/config.json'])
@@ -467,10 +567,25 @@ describe('a graph in onnx/', () => {
     expect(await difference(model, 'bert-mean')).toBeLessThan(MOST_DIFFERENCE);
   });
 
-  test('is named where a folder without weights was to be imported', async () => {
+  test('is taken where a folder has no weights, and said, with those that lie beside it', async () => {
     await rm(join(given, 'model.safetensors'));
+    await writeFile(join(given, 'onnx/model_quantized.onnx'), 'another graph');
+    const { model, notes } = await importModel(given, { cacheDir, name: 'folder' });
+    expect(model.graphKind).toBe('imported');
+    expect(notes.join()).toMatch(
+      /no model\.safetensors: the graph onnx\/model\.onnx is taken\. There is onnx\/model_quantized\.onnx as well: name/,
+    );
+    expect(await difference(model, 'bert-mean')).toBeLessThan(MOST_DIFFERENCE);
+  });
+
+  test('is named where there are several, and none by the usual name', async () => {
+    await rm(join(given, 'model.safetensors'));
+    await rename(join(given, 'onnx/model.onnx'), join(given, 'onnx/model_fp32.onnx'));
+    await writeFile(join(given, 'onnx/model_quantized.onnx'), 'another graph');
     await expect(bring({ name: 'other' })).rejects.toEqual(
-      corrupt(/has no model\.safetensors\. There is onnx\/model\.onnx: name the graph to import/),
+      corrupt(
+        /has no model\.safetensors\. There are onnx\/model_fp32\.onnx, onnx\/model_quantized\.onnx: name the graph/,
+      ),
     );
   });
 });

@@ -15,7 +15,7 @@ import type { HubOrigin } from '../hub/hub-origin.ts';
 import { adaptOnnx } from '../graph/adapt-onnx.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import { encoderGraph } from '../graph/encoder-graph.ts';
-import { useTensors } from '../graph/named-tensors.ts';
+import { WEIGHTS_FILE, useTensors } from '../graph/named-tensors.ts';
 import {
   checkHeadWeights,
   givesUnitVectors,
@@ -25,6 +25,7 @@ import {
 } from '../graph/sentence-head.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { positionsOf, readEmbedder, readLimits, refuseOtherThanEmbedder } from './embedder-config.ts';
+import { missingFiles, usualGraph, weightFiles } from './find-weights.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
 import { readLayout, type ModuleLayout } from './module-layout.ts';
@@ -34,6 +35,7 @@ import { pooledWidth, readModules, readPoolings, MODULE_WEIGHTS } from './senten
 import { REVISION_DIGITS, type OnnxFacts, type StoredModel } from './stored-model.ts';
 import type { Canary } from './canaries.ts';
 import { effectiveTokenizer } from './tokenizer-config.ts';
+import { VOCABULARY, tokenizerOfVocabulary } from './vocabulary-file.ts';
 
 export interface ImportSource {
   readonly folder: string;
@@ -73,7 +75,6 @@ export interface Collected {
 const FILE = {
   config: 'config.json',
   tokenizer: 'tokenizer.json',
-  weights: 'model.safetensors',
   graph: 'model.onnx',
   pooling: '1_Pooling/config.json',
   limits: 'sentence_bert_config.json',
@@ -94,8 +95,12 @@ const MAX_GRAPH_BYTES = 2 ** 31 - 1;
 export async function collectFiles(folder: string, given: ImportSource, options: CollectOptions): Promise<Collected> {
   const source = await SourceFolder.open(given.folder, { isOurs: given.hub !== undefined });
   const layout = await readLayout(source);
+  const found = given.graph === undefined ? await usualGraph(source, layout.encoder) : undefined;
+  const graph = found === undefined ? given.graph : join(given.folder, found.path);
+  const notes = [...(options.notes ?? []), ...(found === undefined ? [] : [found.note])];
   try {
-    return await collect(folder, { given, source, layout }, options);
+    const weights = graph === undefined ? await weightFiles(source, layout.encoder) : [];
+    return await collect(folder, { given: { ...given, graph }, source, layout, weights }, { ...options, notes });
   } catch (error) {
     if (!isShoalError(error)) throw error;
     const inSource = layout.modules.reduce(
@@ -116,6 +121,8 @@ interface Sources {
   readonly given: ImportSource;
   readonly source: SourceFolder;
   readonly layout: ModuleLayout;
+  /** Paths of the files that hold tensors; none of a graph. */
+  readonly weights: readonly string[];
 }
 
 async function collect(
@@ -123,7 +130,7 @@ async function collect(
   sources: Sources,
   { name, choices, prove, notes: earlier = [] }: CollectOptions,
 ): Promise<Collected> {
-  const { given, source, layout } = sources;
+  const { given, source, layout, weights } = sources;
   const inEncoder = (path: string): string => posix.join(layout.encoder, path);
   await expectFiles(sources);
   const config = await source.readJson(inEncoder(FILE.config));
@@ -142,7 +149,7 @@ async function collect(
   );
   for (const path of [FILE.readme, FILE.licence])
     if (await source.has(path)) await source.copy(path, join(folder, path));
-  if (given.graph === undefined) await source.copy(inEncoder(FILE.weights), join(folder, FILE.weights));
+  for (const path of weights) await source.copy(path, join(folder, basename(path)));
   const onnx =
     given.graph === undefined
       ? undefined
@@ -183,9 +190,11 @@ function originOf({ graph, folder, hub }: ImportSource): string {
 }
 
 /** All that is missing is named at once, and so is all that is not there but a pointer. */
-async function expectFiles({ given: { graph, folder }, source, layout }: Sources): Promise<void> {
+async function expectFiles({ given: { graph, folder }, source, layout, weights }: Sources): Promise<void> {
   const inEncoder = (path: string): string => posix.join(layout.encoder, path);
-  const needed = [FILE.config, FILE.tokenizer, ...(graph === undefined ? [FILE.weights] : [])].map(inEncoder);
+  const tokenizer = (await hasVocabularyAlone(source, layout)) ? VOCABULARY : FILE.tokenizer;
+  const tensors = graph === undefined && weights.length === 0 ? [inEncoder(WEIGHTS_FILE)] : weights;
+  const needed = [inEncoder(FILE.config), inEncoder(tokenizer), ...tensors];
   const missing: string[] = [];
   for (const path of needed) if (!(await source.has(path))) missing.push(path);
   if (missing.length > 0) throw await missingFiles(source, layout.encoder, missing);
@@ -198,30 +207,6 @@ async function expectFiles({ given: { graph, folder }, source, layout }: Sources
     ...OF_THE_MODEL,
     ...(graph === undefined ? [] : [posix.relative(folder, graph)]),
   ]);
-}
-
-async function missingFiles(source: SourceFolder, encoder: string, missing: readonly string[]): Promise<ShoalError> {
-  const other: string[] = [];
-  for (const name of ['model.safetensors.index.json', 'pytorch_model.bin', 'tf_model.h5', 'vocab.txt'])
-    if (await source.has(posix.join(encoder, name))) other.push(posix.join(encoder, name));
-  const graphs: string[] = [];
-  for (const folder of [encoder, posix.join(encoder, 'onnx')])
-    for (const name of await source.list(folder)) if (name.endsWith('.onnx')) graphs.push(posix.join(folder, name));
-  const hints: string[] = [];
-  if (missing.some((path) => path.endsWith(FILE.weights)) && graphs.length > 0)
-    hints.push(
-      `There ${graphs.length === 1 ? 'is' : 'are'} ${graphs.join(', ')}: name the graph to import, shoal model ` +
-        `import ${join(source.path, graphs[0]!)}`,
-    );
-  if (other.length > 0)
-    hints.push(
-      `There is ${other.join(' and ')}: save the model as one safetensors file with a tokenizer.json ` +
-        '(save_pretrained of transformers does)',
-    );
-  return new ShoalError('MODEL_CORRUPT', [`${source.path} has no ${missing.join(', no ')}`, ...hints].join('. '), {
-    folder: source.path,
-    missing,
-  });
 }
 
 /** "document" is another word for "passage", in either direction. */
@@ -298,11 +283,16 @@ async function placeTokenizer(
     const inside = posix.join(layout.encoder, path);
     return (await source.has(inside)) ? source.readJson(inside) : undefined;
   };
-  const path = posix.join(layout.encoder, FILE.tokenizer);
+  const isVocabulary = await hasVocabularyAlone(source, layout);
+  const path = posix.join(layout.encoder, isVocabulary ? VOCABULARY : FILE.tokenizer);
+  const where = join(source.path, path);
+  const tokenizerConfig = await beside(BESIDE_TOKENIZER.config);
+  const text = await (isVocabulary ? source.readPlainText(path) : source.readText(path));
+  if (isVocabulary) notes.push(`no ${FILE.tokenizer}: the tokenizer is built from ${VOCABULARY}, as transformers does`);
   const tokenizer = effectiveTokenizer({
-    text: await source.readText(path),
-    where: join(source.path, path),
-    config: await beside(BESIDE_TOKENIZER.config),
+    text: isVocabulary ? tokenizerOfVocabulary({ text, where, config: tokenizerConfig, model: config }) : text,
+    where,
+    config: tokenizerConfig,
     specialTokens: await beside(BESIDE_TOKENIZER.specialTokens),
     addedTokens: await beside(BESIDE_TOKENIZER.addedTokens),
     modelTokenizerClass: config.has('tokenizer_class') ? config.string('tokenizer_class') : undefined,
@@ -310,6 +300,10 @@ async function placeTokenizer(
   notes.push(...tokenizer.notes);
   await write(folder, FILE.tokenizer, tokenizer.text);
   return tokenizer.limit;
+}
+
+async function hasVocabularyAlone(source: SourceFolder, { encoder }: ModuleLayout): Promise<boolean> {
+  return !(await source.has(posix.join(encoder, FILE.tokenizer))) && source.has(posix.join(encoder, VOCABULARY));
 }
 
 async function placeGraph(

@@ -2,6 +2,7 @@
 // the files, with a digest of each, so that opening and verifying them is the same as for models that Shoal knows by
 // itself.
 
+import { createHash } from 'node:crypto';
 import { readFile, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
@@ -89,8 +90,8 @@ export async function importedNames(models: string): Promise<readonly string[]> 
 
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
   const { name, licence, prompts, defaultPrompt, revision, files, onnx, canary } = model;
-  const weights = files['model.safetensors'] ?? files['model.onnx'];
-  if (weights === undefined)
+  const weightsSha256 = weightsDigest(files);
+  if (weightsSha256 === undefined)
     throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
       folder,
     });
@@ -101,11 +102,21 @@ export function describeImported(model: ImportedModel, folder: string): Promise<
     prompts,
     revision,
     files,
-    weightsSha256: weights.sha256,
+    weightsSha256,
     ...(defaultPrompt !== undefined && { defaultPrompt }),
     ...(onnx && { onnx }),
     ...(canary && { canary }),
   });
+}
+
+/** Of the one file of weights; of several a digest of their names and digests. Undefined where there are none. */
+function weightsDigest(files: Pins): string | undefined {
+  const single = files['model.safetensors'] ?? files['model.onnx'];
+  if (single !== undefined) return single.sha256;
+  const shards = Object.entries(files).filter(([path]) => /^[^/]+\.safetensors$/.test(path));
+  if (shards.length === 0) return undefined;
+  const facts = shards.map(([path, { sha256 }]) => [path, sha256]).sort();
+  return createHash('sha256').update(JSON.stringify(facts)).digest('hex');
 }
 
 export function manifestText(model: ImportedModel): string {

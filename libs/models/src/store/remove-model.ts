@@ -7,7 +7,7 @@ import { readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { withLock } from '@shoal/fetch';
-import { graphPaths } from '../graph/open-graph.ts';
+import { dataPath, graphPaths } from '../graph/open-graph.ts';
 import { pullsFolder, removePulls } from '../hub/pull-hub-model.ts';
 import { KNOWN_MODELS } from './known-models.ts';
 import { findModel, folderOf, isFolder } from './model-store.ts';
@@ -44,9 +44,9 @@ export async function removeModel(name: string, options: StoreOptions): Promise<
       await withLock(join(modelsFolder(options), '.import.lock'), () => discard(parent));
       await removePulls(pullsFolder(options), known.name);
     }
-    for (const graph of graphs) {
-      freedBytes += (await stat(graph)).size;
-      for (const path of [graph, `${graph}.sha256`]) await rm(path, { force: true });
+    for (const file of graphs.flatMap((graph) => [graph, dataPath(graph)])) {
+      freedBytes += (await stat(file).catch(() => undefined))?.size ?? 0;
+      for (const path of [file, `${file}.sha256`]) await rm(path, { force: true });
     }
     const alsoGone = isThere ? made.map((other) => other.name) : [];
     return { name: known.name, freedBytes, paths: [...(isThere ? [parent!] : []), ...graphs], alsoGone };

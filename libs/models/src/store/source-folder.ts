@@ -51,14 +51,18 @@ export class SourceFolder {
 
   /** Text of a JSON file that parsers can be given. */
   async readText(path: string): Promise<string> {
+    const text = await this.readPlainText(path);
+    refuseDeep(text, join(this.path, path));
+    return text;
+  }
+
+  /** Text of a file that is no JSON. */
+  async readPlainText(path: string): Promise<string> {
     const real = await this.#checked(path);
-    const full = join(this.path, path);
     const { size } = await stat(real);
     if (size > MAX_JSON_BYTES)
-      throw corrupt(full, `has ${size} bytes; JSON of at most ${MAX_JSON_BYTES} bytes is read`);
-    const text = (await readFile(real)).toString().replace(/^\uFEFF/, '');
-    refuseDeep(text, full);
-    return text;
+      throw corrupt(join(this.path, path), `has ${size} bytes; text of at most ${MAX_JSON_BYTES} bytes is read`);
+    return (await readFile(real)).toString().replace(/^\uFEFF/, '');
   }
 
   async copy(path: string, to: string): Promise<void> {

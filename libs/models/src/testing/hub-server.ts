@@ -40,8 +40,9 @@ export class HubServer {
   /** Names that were given up, and the new ones. */
   readonly renamed = new Map<string, string>();
   fault: Fault = () => false;
-  /** Bytes of a large file that are sent before the connection is cut; one connection each. */
+  /** Bytes of a large file that are sent before the connection is cut (`cutAt`); one connection each. */
   cuts: number[] = [];
+  #held: { readonly response: ServerResponse; readonly upTo: number }[] = [];
   /** Between chunks of a large file. */
   delayMs = 0;
   readonly #servers: readonly [hub: Server, cdn: Server];
@@ -76,6 +77,19 @@ export class HubServer {
       server.closeAllConnections();
       await new Promise((resolve) => server.close(resolve));
     }
+  }
+
+  /**
+   * Cuts the connections that have sent what they were to send, once the reader says that so many bytes of the large
+   * file have arrived: what a reader has not taken from its socket is lost with it.
+   */
+  cutAt(arrived: number): void {
+    const [ready, held] = [
+      this.#held.filter(({ upTo }) => arrived >= upTo),
+      this.#held.filter(({ upTo }) => arrived < upTo),
+    ];
+    this.#held = held;
+    for (const { response } of ready) response.destroy();
   }
 
   /** Serves these files under a commit that follows from them, as `main`; returns the commit. Earlier ones stay. */
@@ -174,7 +188,8 @@ export class HubServer {
       if (response.destroyed) return;
     }
     if (cut === undefined) response.end();
-    else setTimeout(() => response.destroy(), 20); // what was written leaves first
+    else this.#held.push({ response, upTo: bytesBefore(seen) + cut });
+    if (cut === 0) this.cutAt(Infinity);
   }
 }
 
@@ -208,9 +223,13 @@ function send(bytes: Buffer, seen: SeenRequest, response: ServerResponse): void 
   response.end(begin(bytes, seen, response));
 }
 
+function bytesBefore({ headers }: SeenRequest): number {
+  return Number(/^bytes=(\d+)-$/.exec(headers.range ?? '')?.[1] ?? 0);
+}
+
 /** Writes the head and returns what its body is to be. */
-function begin(bytes: Buffer, { headers }: SeenRequest, response: ServerResponse): Buffer {
-  const start = Number(/^bytes=(\d+)-$/.exec(headers.range ?? '')?.[1] ?? 0);
+function begin(bytes: Buffer, seen: SeenRequest, response: ServerResponse): Buffer {
+  const start = bytesBefore(seen);
   const body = bytes.subarray(start);
   response.writeHead(start === 0 ? 200 : 206, {
     'content-length': body.length,

@@ -62,6 +62,11 @@ export async function madeFacts(name: string): Promise<MadeFacts> {
   return JSON.parse(await readFile(new URL(`${name}/facts.json`, MADE), 'utf8')) as MadeFacts;
 }
 
+/** A file of the fixture, as it lies there. */
+export function madeFile(name: string, path: string): URL {
+  return new URL(`${name}/${path}`, MADE);
+}
+
 /** Names of all of these models. */
 export async function madeNames(): Promise<readonly string[]> {
   return (await readdir(MADE, { withFileTypes: true }))
