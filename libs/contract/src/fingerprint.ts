@@ -35,6 +35,15 @@ export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): strin
 }
 
 /**
+ * The same of a rerank job: `["rerank","bge-reranker@8c2f9a417d03","end"]\n` ‖ SHI1. A query and texts inside the job
+ * count as the SHI1 form 3 of themselves.
+ */
+export function rerankFingerprint(facts: Pick<FingerprintFacts, 'model' | 'truncate'>, input: Uint8Array): string {
+  const head = JSON.stringify(['rerank', facts.model, facts.truncate]);
+  return createHash('sha256').update(`${head}\n`).update(input).digest('hex').slice(0, 16);
+}
+
+/**
  * The same of a similarity job: sha256 over one line of JSON and what is compared, as SHQ1 bytes:
  * `["topk","docs@3","cosine",10]\n` ‖ SHQ1. Of a spread: `["spread","links",3,0.5,0,10,[[7],[1,2]]]\n`, seeds at the
  * end. `encoded`: the SHQ1 bytes, where they are at hand.

@@ -27,6 +27,7 @@ export {
   modelSlug,
   QUEUE_KEY_NAMES,
   REPLY_CHANNEL,
+  rerankQueue,
   resultIdOf,
   SIMILARITY_CPU_QUEUE,
   SIMILARITY_QUEUE,
@@ -76,6 +77,7 @@ export {
   type SimilarityReturn,
   type VectorInput,
 } from './similarity-job.ts';
+export { parseRerankJob, type RerankInput, type RerankJob, type RerankJobData } from './rerank-job.ts';
 export { isSameModel } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';
 export {
@@ -86,6 +88,7 @@ export {
   hasAtLeast,
   type TokenIds,
 } from './input-format.ts';
+export { type DecodedPairs, decodePairs, encodePairs, encodeQueryTexts, type TokenPair } from './pairs-format.ts';
 export {
   type Comparands,
   decodeComparands,
@@ -110,7 +113,13 @@ export {
 } from './result-format.ts';
 export { encodeBody } from './output-encoding.ts';
 export { fromHalves, toHalves, type ToHalves } from './half.ts';
-export { type FingerprintFacts, fingerprintOf, similarityFingerprint, tokenizerHash } from './fingerprint.ts';
+export {
+  type FingerprintFacts,
+  fingerprintOf,
+  rerankFingerprint,
+  similarityFingerprint,
+  tokenizerHash,
+} from './fingerprint.ts';
 export {
   ADVISED_SERVERS,
   isBelowAdvised,

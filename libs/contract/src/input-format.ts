@@ -1,14 +1,15 @@
 // SHI1, the binary form of a job's input at {shoal}:in:<main queue>:<jobId>. Little-endian throughout:
 //   "SHI1" | version u8 = 1 | form u8 | flags u16 = 0 | rows u32 | u32 offsets[rows + 1] | elements
 // form 0: UTF-8 texts, offsets count bytes; 1: token ids u16; 2: token ids u32, offsets count ids. Ids are exactly what
-// the model takes: special tokens in, truncated. Decoding never trusts a length it has not checked.
+// the model takes: special tokens in, truncated. Of rerank jobs, whose rows are pairs, in pairs-format.ts: 3: a query and
+// texts; 4, 5: token ids of pairs. Decoding never trusts a length it has not checked.
 
 import { ShoalError } from './errors.ts';
 import { MAX_ROWS_PER_JOB } from './job-terms.ts';
 
 const MAGIC = 0x3149_4853; // "SHI1" read as a little-endian u32
-const HEADER_BYTES = 12;
-const FORM = { texts: 0, u16: 1, u32: 2 } as const;
+export const HEADER_BYTES = 12;
+export const FORM = { texts: 0, u16: 1, u32: 2, queryTexts: 3, pairs16: 4, pairs32: 5 } as const;
 
 export type TokenIds = Uint16Array | Uint32Array;
 
@@ -20,7 +21,7 @@ export type DecodedInput =
 /** `texts`: 1 to 256 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
 export function encodeTexts(texts: readonly string[]): Buffer {
   const lengths = texts.map((text) => Buffer.byteLength(text));
-  const { buffer, at } = allocate(FORM.texts, lengths, 1);
+  const { buffer, at } = allocate({ form: FORM.texts, rows: texts.length, lengths, elementBytes: 1 });
   let position = at;
   for (const text of texts) position += buffer.write(text, position);
   return buffer;
@@ -33,15 +34,21 @@ export function encodeTexts(texts: readonly string[]): Buffer {
 export function encodeTokens(rows: readonly ArrayLike<number>[]): Buffer {
   const isNarrow = !rows.some((row) => hasAtLeast(0x1_0000, row));
   const elementBytes = isNarrow ? 2 : 4;
-  const { buffer, at } = allocate(
-    isNarrow ? FORM.u16 : FORM.u32,
-    rows.map((row) => row.length),
+  const { buffer, at } = allocate({
+    form: isNarrow ? FORM.u16 : FORM.u32,
+    rows: rows.length,
+    lengths: rows.map((row) => row.length),
     elementBytes,
-  );
-  const ids = idsOver(buffer.subarray(at), elementBytes); // aligned: the buffer is its own, and the head is whole words
+  });
+  putRows(buffer.subarray(at), elementBytes, rows);
+  return buffer;
+}
+
+/** `to`: whole words from the beginning of a buffer, so that ids are aligned in it. */
+export function putRows(to: Uint8Array, elementBytes: number, rows: readonly ArrayLike<number>[]): void {
+  const ids = idsOver(to, elementBytes);
   let position = 0;
   for (const row of rows) position = putIds(ids, position, row);
-  return buffer;
 }
 
 function idsOver({ buffer, byteOffset, byteLength }: Uint8Array, elementBytes: number): TokenIds {
@@ -63,6 +70,23 @@ function putIds(to: TokenIds, at: number, row: ArrayLike<number>): number {
  * where not.
  */
 export function decodeInput(bytes: Buffer): DecodedInput {
+  const { form, rows } = readHead(bytes);
+  if (form !== FORM.texts && form !== FORM.u16 && form !== FORM.u32)
+    throw corrupt(
+      Object.values<number>(FORM).includes(form)
+        ? `its form is ${form}, pairs, which only rerank jobs have`
+        : `its form is ${form}; known are 0, 1 and 2`,
+    );
+  const elementBytes = form === FORM.texts ? 1 : form === FORM.u16 ? 2 : 4;
+  const offsets = readOffsets(bytes, { count: rows, wordsBehind: 0, elementBytes });
+  const at = HEADER_BYTES + 4 * (rows + 1);
+  if (form === FORM.texts) return { form: 'texts', texts: readTexts(bytes, offsets, at) };
+  const ids = readIds(bytes, at, elementBytes);
+  return { form: 'tokens', rows: rowsOf(ids, offsets), ids };
+}
+
+/** What SHI1 of every form begins with; INPUT_CORRUPT where it does not. */
+export function readHead(bytes: Buffer): { readonly form: number; readonly rows: number } {
   if (bytes.length < HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC)
     throw corrupt(`it does not begin with a SHI1 header (${bytes.length} bytes)`);
   if (bytes.readUInt8(4) !== 1) throw corrupt(`its version is ${bytes.readUInt8(4)}, this worker reads version 1`);
@@ -70,26 +94,32 @@ export function decodeInput(bytes: Buffer): DecodedInput {
   if (bytes.readUInt16LE(6) !== 0) throw corrupt(`its flags are ${bytes.readUInt16LE(6)}, version 1 has none`);
   const rows = bytes.readUInt32LE(8);
   if (rows < 1 || rows > MAX_ROWS_PER_JOB) throw corrupt(`it says ${rows} rows; a job has 1 to ${MAX_ROWS_PER_JOB}`);
-  if (form !== FORM.texts && form !== FORM.u16 && form !== FORM.u32)
-    throw corrupt(`its form is ${form}; known are 0, 1 and 2`);
-  const elementBytes = form === FORM.texts ? 1 : form === FORM.u16 ? 2 : 4;
-  const offsets = readOffsets(bytes, rows, elementBytes);
-  const at = HEADER_BYTES + 4 * (rows + 1);
-  if (form === FORM.texts) return { form: 'texts', texts: readTexts(bytes, offsets, at) };
-  const ids = readIds(bytes, at, elementBytes);
-  return { form: 'tokens', rows: rowsOf(ids, offsets), ids };
+  return { form, rows };
 }
 
-function allocate(form: number, lengths: readonly number[], elementBytes: number): { buffer: Buffer; at: number } {
+interface Layout {
+  readonly form: number;
+  readonly rows: number;
+  /** Of each element list that has an offset. */
+  readonly lengths: readonly number[];
+  readonly elementBytes: number;
+  /** Numbers of 4 bytes between the offsets and the elements. */
+  readonly words?: readonly number[];
+}
+
+/** Everything but the elements, which begin at `at`. */
+export function allocate({ form, rows, lengths, elementBytes, words = [] }: Layout): { buffer: Buffer; at: number } {
   const total = lengths.reduce((sum, length) => sum + length, 0);
-  const at = HEADER_BYTES + 4 * (lengths.length + 1);
+  const wordsAt = HEADER_BYTES + 4 * (lengths.length + 1);
+  const at = wordsAt + 4 * words.length;
   const buffer = Buffer.allocUnsafeSlow(at + total * elementBytes).fill(0, 0, at);
   buffer.writeUInt32LE(MAGIC, 0);
   buffer.writeUInt8(1, 4);
   buffer.writeUInt8(form, 5);
-  buffer.writeUInt32LE(lengths.length, 8);
+  buffer.writeUInt32LE(rows, 8);
   let offset = 0;
   for (const [row, length] of lengths.entries()) buffer.writeUInt32LE((offset += length), HEADER_BYTES + 4 * (row + 1));
+  for (const [row, word] of words.entries()) buffer.writeUInt32LE(word, wordsAt + 4 * row);
   return { buffer, at };
 }
 
@@ -124,22 +154,31 @@ export function hasAtLeast(limit: number, ids: ArrayLike<number>): boolean {
   return excess < 0;
 }
 
-function readOffsets(bytes: Buffer, rows: number, elementBytes: number): Uint32Array {
-  const at = HEADER_BYTES + 4 * (rows + 1);
+interface OffsetTable {
+  /** Element lists that have an offset. */
+  readonly count: number;
+  /** Numbers of 4 bytes between the offsets and the elements. */
+  readonly wordsBehind: number;
+  readonly elementBytes: number;
+}
+
+/** Checked against each other and against all that the bytes hold. */
+export function readOffsets(bytes: Buffer, { count, wordsBehind, elementBytes }: OffsetTable): Uint32Array {
+  const at = HEADER_BYTES + 4 * (count + 1 + wordsBehind);
   if (bytes.length < at) throw corrupt(`it ends inside its offsets (${bytes.length} of at least ${at} bytes)`);
-  const offsets = new Uint32Array(rows + 1);
-  for (let row = 0; row <= rows; row++) {
+  const offsets = new Uint32Array(count + 1);
+  for (let row = 0; row <= count; row++) {
     const offset = bytes.readUInt32LE(HEADER_BYTES + 4 * row);
     if (row === 0 && offset !== 0) throw corrupt(`offset 0 is ${offset}, not 0`);
     if (row > 0 && offset < offsets[row - 1]!) throw corrupt(`offset ${row} is ${offset}, less than the one before`);
     offsets[row] = offset;
   }
-  const expected = at + offsets[rows]! * elementBytes;
+  const expected = at + offsets[count]! * elementBytes;
   if (bytes.length !== expected) throw corrupt(`it has ${bytes.length} bytes where its offsets ask for ${expected}`);
   return offsets;
 }
 
-function readTexts(bytes: Buffer, offsets: Uint32Array, at: number): string[] {
+export function readTexts(bytes: Buffer, offsets: Uint32Array, at: number): string[] {
   const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   return Array.from({ length: offsets.length - 1 }, (_, row) => {
     try {
@@ -150,13 +189,13 @@ function readTexts(bytes: Buffer, offsets: Uint32Array, at: number): string[] {
   });
 }
 
-function readIds(bytes: Buffer, at: number, elementBytes: number): TokenIds {
+export function readIds(bytes: Buffer, at: number, elementBytes: number): TokenIds {
   const isAligned = (bytes.byteOffset + at) % elementBytes === 0;
   const body = isAligned ? bytes.subarray(at) : Uint8Array.prototype.slice.call(bytes, at);
   return idsOver(body, elementBytes);
 }
 
-function rowsOf(ids: TokenIds, offsets: Uint32Array): TokenIds[] {
+export function rowsOf(ids: TokenIds, offsets: Uint32Array): TokenIds[] {
   return Array.from({ length: offsets.length - 1 }, (_, row) => {
     if (offsets[row] === offsets[row + 1])
       throw corrupt(`row ${row} has no token ids; even an empty text has its special tokens`);
@@ -164,6 +203,6 @@ function rowsOf(ids: TokenIds, offsets: Uint32Array): TokenIds[] {
   });
 }
 
-function corrupt(found: string): ShoalError<'INPUT_CORRUPT'> {
+export function corrupt(found: string): ShoalError<'INPUT_CORRUPT'> {
   return new ShoalError('INPUT_CORRUPT', `the input key is not a well-formed SHI1 input: ${found}`);
 }

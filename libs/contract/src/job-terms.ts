@@ -70,14 +70,19 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
   };
 }
 
-/** An object of a known version, whatever else is in it; throws JOB_INVALID or JOB_VERSION_UNKNOWN. */
-export function checkVersion(jobId: string, data: unknown, known: readonly number[] = [1]): object {
+/**
+ * An object of a known version, whatever else is in it; throws JOB_INVALID or JOB_VERSION_UNKNOWN. `example`: of such
+ * data, for who wrote something else.
+ */
+export function checkVersion(
+  jobId: string,
+  data: unknown,
+  known: readonly number[] = [1],
+  example = '{ "v": 1, "texts": ["hello"] }',
+): object {
   checkQueuedJobId(jobId);
   if (typeof data !== 'object' || data === null || Array.isArray(data))
-    throw invalid(
-      jobId,
-      `its data is not an object, found ${kindOf(data)}; write for example { "v": 1, "texts": ["hello"] }`,
-    );
+    throw invalid(jobId, `its data is not an object, found ${kindOf(data)}; write for example ${example}`);
   const version: unknown = Reflect.get(data, 'v');
   if (!known.some((one) => one === version)) throw unknownVersion(jobId, version, known);
   return data;
@@ -124,5 +129,8 @@ function unknownVersion(jobId: string, version: unknown, known: readonly number[
       { jobId, version },
     );
   }
-  return invalid(jobId, `field "v", the version of the format, must be 1, found ${kindOf(version)}`);
+  return invalid(
+    jobId,
+    `field "v", the version of the format, must be ${Math.min(...known)}, found ${kindOf(version)}`,
+  );
 }

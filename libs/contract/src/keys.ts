@@ -20,6 +20,11 @@ export function mainQueue(modelName: string): string {
   return `embed-${modelSlug(modelName)}`;
 }
 
+/** The main lane of a reranker. */
+export function rerankQueue(modelName: string): string {
+  return `rerank-${modelSlug(modelName)}`;
+}
+
 /** The CPU lane: only CPU workers claim from it. */
 export function cpuQueue(modelName: string): string {
   return cpuLaneOf(mainQueue(modelName));
