@@ -70,6 +70,7 @@ const NEUTRAL = new Set([
   'classifier_bias',
   'decoder_bias',
   'qa_dropout',
+  'sbert_ce_default_activation_function',
   'seq_classif_dropout',
   'summary_activation',
   'summary_first_dropout',

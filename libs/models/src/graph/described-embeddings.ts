@@ -1,6 +1,8 @@
 // From token ids to the states that the first layer takes: words, places, type, norm, projection. What is the same for
-// every token is added to a table while the graph is written: the scale of the words, the row of token type 0.
+// every token is added to a table while the graph is written: the scale of the words, the row of token type 0. Where rows
+// are pairs and the model knows types, each token gets the row of its own.
 
+import { invariant } from '@shoal/contract';
 import type { EncoderDescription } from '../encoder/encoder-description.ts';
 import type { Operators } from './described-encoder.ts';
 import type { GraphParts } from './graph-parts.ts';
@@ -11,13 +13,25 @@ import { addIsToken } from './pooling.ts';
 /** Micro-batches are padded to a multiple of this, which may be more than a table has rows. */
 const WIDTH_STEP = 8;
 
+interface EmbeddingOptions {
+  /** Tokens from the place `second_from` of their row on have type 1. Needs learned positions and a table of types. */
+  readonly hasTypes: boolean;
+}
+
 /** Returns [batch, seq, hidden]. */
-export function addDescribedEmbeddings(encoder: EncoderDescription, parts: GraphParts, operators: Operators): string {
+export function addDescribedEmbeddings(
+  encoder: EncoderDescription,
+  parts: GraphParts,
+  operators: Operators,
+  { hasTypes }: EmbeddingOptions,
+): string {
   const { embeddings, positions, names, hidden } = encoder;
   const { graph } = parts;
   const whole = new LayerTensors(encoder, parts, 0);
   const words = graph.node('Gather', [addWords(encoder, parts), 'input_ids'], 'word_rows');
-  const sum = positions.kind === 'none' ? words : operators.add(words, addPlaces(encoder, parts), 'embedding_sum');
+  const typed = hasTypes ? operators.add(words, addTypes(encoder, parts), 'typed_words') : words;
+  const sum =
+    positions.kind === 'none' ? typed : operators.add(typed, addPlaces(encoder, parts, { hasTypes }), 'embedding_sum');
   const normed =
     names.embeddingNorm === undefined || !embeddings.hasNorm
       ? sum
@@ -54,13 +68,37 @@ function withFirstRow(encoder: EncoderDescription, parts: GraphParts, table: Mak
   };
 }
 
-/** Rows of the table of positions: [1 or batch, seq, size]. */
-function addPlaces(encoder: EncoderDescription, parts: GraphParts): string {
+/** The row of each token's type: [batch, seq, size]. */
+function addTypes({ embeddings, positions, names }: EncoderDescription, parts: GraphParts): string {
+  invariant(
+    positions.kind === 'learned' && embeddings.tokenTypes > 1 && names.types !== undefined,
+    'token types are a table of two rows or more beside learned positions',
+  );
+  const { graph } = parts;
+  const shape = [embeddings.tokenTypes, embeddings.size];
+  const table = parts.floats('types', shape, parts.weights.tensor(names.types, shape));
+  const width = graph.node(
+    'Gather',
+    [graph.node('Shape', ['input_ids'], 'pair_sizes'), graph.integer(1)],
+    'pair_width',
+  );
+  const places = graph.node('Range', [graph.integer(0), width, graph.integer(1)], 'pair_places');
+  const begins = graph.node('Cast', ['second_from'], 'second_from64', { integers: { to: TYPE.INT64 } });
+  const column = graph.node('Unsqueeze', [begins, graph.integers(1)], 'second_column');
+  const isFirst = graph.node('Less', [places, column], 'is_first');
+  const types = graph.node('Cast', [graph.node('Not', [isFirst], 'is_second')], 'token_types', {
+    integers: { to: TYPE.INT32 },
+  });
+  return graph.node('Gather', [table, types], 'type_rows');
+}
+
+/** Rows of the table of positions: [1 or batch, seq, size]; `hasTypes`: token types are added elsewhere. */
+function addPlaces(encoder: EncoderDescription, parts: GraphParts, { hasTypes }: EmbeddingOptions): string {
   const { positions, embeddings, names } = encoder;
   if (positions.kind === 'none') throw new TypeError('there are learned positions');
   const { graph } = parts;
   const stored = parts.weights.tensor(names.positions!, [positions.rows, embeddings.size]);
-  const typed = embeddings.tokenTypes > 0 ? withFirstRow(encoder, parts, stored) : stored;
+  const typed = embeddings.tokenTypes > 0 && !hasTypes ? withFirstRow(encoder, parts, stored) : stored;
   const rows = Math.ceil(positions.rows / WIDTH_STEP) * WIDTH_STEP;
   const table = parts.floats('positions', [rows, embeddings.size], async () => {
     const values = new Float32Array(rows * embeddings.size);

@@ -27,8 +27,14 @@ export interface Operators {
   attend(layer: LayerTensors, input: string): string;
 }
 
-export function addDescribedEncoder(encoder: EncoderDescription, parts: GraphParts, operators: Operators): string {
-  let hidden = addDescribedEmbeddings(encoder, parts, operators);
+/** `hasTypes`: tokens from the place `second_from` of their row on have type 1, and not all have type 0. */
+export function addDescribedEncoder(
+  encoder: EncoderDescription,
+  parts: GraphParts,
+  operators: Operators,
+  { hasTypes = false } = {},
+): string {
+  let hidden = addDescribedEmbeddings(encoder, parts, operators, { hasTypes });
   for (let layer = 0; layer < encoder.layers; layer++)
     hidden = addLayer(new LayerTensors(encoder, parts, layer), operators, hidden);
   const { lastNorm } = encoder.names;

@@ -10,7 +10,7 @@ import { BertParts } from './bert-parts.ts';
 import type { Calibration } from './calibration.ts';
 import { addCudaEncoder } from './cuda-encoder.ts';
 import { EncoderTensors } from './encoder-tensors.ts';
-import { addDescribedEncoder } from './described-encoder.ts';
+import { addDescribedEncoder, type Operators } from './described-encoder.ts';
 import { addFusedEncoder } from './fused-encoder.ts';
 import { fusedOperators } from './fused-operators.ts';
 import { GraphParts } from './graph-parts.ts';
@@ -63,6 +63,20 @@ export function statesGraph(
   file: NamedTensors,
   { kind, calibration }: Omit<EncoderGraphOptions, 'head'>,
 ): StatesGraph {
+  const begun = beginGraph(encoder, file, kind);
+  const [hidden, type] = addEncoder(encoder, FORMS[kind], begun.parts, calibration);
+  begun.parts.weights.expectAllTaken();
+  return { graph: begun.parts.graph, hidden, type, batch: begun.batch };
+}
+
+export interface BegunGraph {
+  readonly parts: GraphParts;
+  /** The size of the first dimension, as outputs name it. */
+  readonly batch: string | undefined;
+}
+
+/** A graph with the inputs that all have, and nothing in it. MODEL_UNAVAILABLE for a kind that this encoder has not. */
+export function beginGraph(encoder: EncoderDescription, file: NamedTensors, kind: GraphKind): BegunGraph {
   const problem = kindProblem(encoder, kind);
   if (problem !== undefined)
     throw new ShoalError('MODEL_UNAVAILABLE', `no graph of the kind ${kind} for ${encoder.modelType}: ${problem}`, {
@@ -71,13 +85,10 @@ export function statesGraph(
     });
   const form = FORMS[kind];
   const graph = new OnnxFile('bert', form.encoder === 'plain' ? { '': 17 } : { '': 17, 'com.microsoft': 1 });
-  const tensors = new EncoderTensors(file, encoder.names);
   const [batch, seq] = namesSizes(kind) ? ['batch', 'seq'] : [];
   graph.input('input_ids', TYPE.INT32, [batch, seq]);
   graph.input('lengths', TYPE.INT32, [batch]);
-  const [hidden, type] = addEncoder(encoder, form, new GraphParts(graph, tensors, form.floats), calibration);
-  tensors.expectAllTaken();
-  return { graph, hidden, type, batch };
+  return { parts: new GraphParts(graph, new EncoderTensors(file, encoder.names), form.floats), batch };
 }
 
 /**
@@ -101,11 +112,13 @@ function addEncoder(
   const config = bertConfigOf(encoder);
   if (config !== undefined)
     return [addBert(form, new BertParts(parts.graph, config, parts.weights, parts.form), calibration), parts.type];
-  const operators =
-    form.encoder === 'plain'
-      ? plainOperators(encoder, parts)
-      : fusedOperators(encoder, parts, { masksCausally: form.encoder === 'cuda' });
-  return [addDescribedEncoder(encoder, parts, operators), parts.type];
+  return [addDescribedEncoder(encoder, parts, operatorsOf(encoder, form, parts)), parts.type];
+}
+
+export function operatorsOf(encoder: EncoderDescription, form: BertForm, parts: GraphParts): Operators {
+  return form.encoder === 'plain'
+    ? plainOperators(encoder, parts)
+    : fusedOperators(encoder, parts, { masksCausally: form.encoder === 'cuda' });
 }
 
 function addBert({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {

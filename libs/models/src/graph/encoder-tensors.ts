@@ -41,6 +41,13 @@ export class EncoderTensors {
     return () => this.#file.read(full);
   }
 
+  /** The values of a tensor outside the encoder, by its whole name. */
+  outside(name: string, shape: readonly number[]): MakeFloats {
+    this.#file.expect(name, shape);
+    this.#used.add(name);
+    return () => this.#file.read(name);
+  }
+
   /** A linear layer's weight [outputs, inputs] as the matrix [inputs, outputs] that MatMul takes. */
   transposed(name: string, outputs: number, inputs: number): MakeFloats {
     const full = this.#take(name, [outputs, inputs]);

@@ -29,7 +29,7 @@ export function addPooled(graph: OnnxFile, pooled: string, type: ElementType, mo
   else addModules(graph, floats, modules);
 }
 
-function asFloats(graph: OnnxFile, values: string, type: ElementType, name: string): string {
+export function asFloats(graph: OnnxFile, values: string, type: ElementType, name: string): string {
   return type === TYPE.FLOAT ? values : graph.node('Cast', [values], name, { integers: { to: TYPE.FLOAT } });
 }
 
@@ -57,7 +57,8 @@ function addPoolings(graph: OnnxFile, hidden: string, { poolings, modules }: Sen
   return graph.node('Concat', all, output, { integers: { axis: 1 } });
 }
 
-function addPooling(graph: OnnxFile, hidden: string, pooling: Pooling, output: string): string {
+/** f32 [batch, hidden], of states in f32. */
+export function addPooling(graph: OnnxFile, hidden: string, pooling: Pooling, output: string): string {
   switch (pooling) {
     case 'mean':
       return graph.node('Div', [addSum(graph, hidden), addCount(graph)], output);
@@ -163,7 +164,7 @@ function addDense(graph: OnnxFile, module: ModuleOf<'dense'>, input: string, out
   return isLinear ? biased : addActivation(graph, activation, biased, output);
 }
 
-function addActivation(graph: OnnxFile, activation: Activation, input: string, output: string): string {
+export function addActivation(graph: OnnxFile, activation: Activation, input: string, output: string): string {
   switch (activation) {
     case 'Identity':
       return graph.node('Identity', [input], output);

@@ -6,6 +6,7 @@
 import { join, posix } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
+import { isSequenceClassifier, labelsOf } from '../encoder/score-head.ts';
 import type { SourceFolder } from './source-folder.ts';
 
 /** The first that is there is read. */
@@ -163,12 +164,22 @@ export async function refuseOtherThanEmbedder(
           'as sentence-transformers would, or --pooling cls',
       );
     }
+    if (isSequenceClassifier(config) && labelsOf(config) === 1)
+      throw corrupt(
+        config.where,
+        `its architecture is ${name} with one label: it is a reranker (a cross-encoder); this version serves ` +
+          'embedders. Its encoder alone gives vectors that nobody trained to be compared',
+      );
     throw corrupt(
       config.where,
-      `its architecture is ${name}: a model with a head for another task (a classifier, a cross-encoder or ` +
-        'reranker), no embedder. Its encoder alone gives vectors that nobody trained to be compared',
+      `its architecture is ${name}: a model with a head for another task (${taskOf(config)}), no embedder. Its encoder ` +
+        'alone gives vectors that nobody trained to be compared',
     );
   }
+}
+
+function taskOf(config: CheckedJson): string {
+  return isSequenceClassifier(config) ? `a classifier with ${labelsOf(config)} labels` : 'of its name';
 }
 
 /** Tokens that a row may have: max_position_embeddings, less those that this family never reaches. */

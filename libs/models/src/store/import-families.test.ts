@@ -206,11 +206,23 @@ describe('the longest row is that of sentence-transformers', () => {
 
 describe('what is not computed here is refused by its name', () => {
   test.each<[string, RegExp]>([
-    ['cross-encoder-bert', /architecture is BertForSequenceClassification: .*cross-encoder or reranker.*no embedder/],
+    [
+      'cross-encoder-bert',
+      /BertForSequenceClassification with one label: it is a reranker .* version serves embedders/,
+    ],
+    ['cross-encoder-modernbert', /config\.json: its architecture is ModernBert\w+ with one label: it is a reranker/],
     ['splade-bert', /architecture is BertForMaskedLM, .*name the pooling: --pooling mean/],
   ])('%s', async (family, message) => {
     await madeModel(family, given);
     await expect(bring()).rejects.toEqual(corrupt(message));
+  });
+
+  test('a classifier of several labels', async () => {
+    await madeModel('cross-encoder-bert', given);
+    await set('config.json', { id2label: { 0: 'contradiction', 1: 'entailment', 2: 'neutral' } });
+    await expect(bring()).rejects.toEqual(
+      corrupt(/BertForSequenceClassification: a model with a head for another task \(a classifier with 3 labels\)/),
+    );
   });
 
   test('a masked language model is taken where somebody names the pooling', async () => {

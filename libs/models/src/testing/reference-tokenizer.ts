@@ -29,6 +29,14 @@ export class ReferenceTokenizer {
     const encodings = await this.#tokenizer.encodeBatch([...texts]);
     return encodings.map((encoding) => ({ ids: encoding.getIds(), isTruncated: encoding.getOverflowing().length > 0 }));
   }
+
+  /** Ids and token types of pairs of texts as one row each; the longer text is cut first. */
+  async encodePairs(
+    pairs: readonly (readonly [first: string, second: string])[],
+  ): Promise<{ readonly ids: readonly number[]; readonly types: readonly number[] }[]> {
+    const encodings = await Promise.all(pairs.map(([first, second]) => this.#tokenizer.encode(first, second)));
+    return encodings.map((encoding) => ({ ids: encoding.getIds(), types: encoding.getTypeIds() }));
+  }
 }
 
 const normalizer = tokenizers.bertNormalizer({
