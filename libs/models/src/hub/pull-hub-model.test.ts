@@ -426,6 +426,24 @@ describe('refused', () => {
     expect(await stored()).toEqual([]);
   });
 
+  test('what its small files show to be no embedder, before anything large is fetched', async () => {
+    const config = {
+      ...(JSON.parse(files['config.json']!.toString()) as object),
+      architectures: ['BertForTokenClassification'],
+    };
+    hub.publish(NAME, { ...files, 'config.json': JSON.stringify(config) });
+    await expect(pullModel(NAME, options())).rejects.toEqual(
+      refusal('MODEL_CORRUPT', new RegExp(`^${NAME}@\\w{12}/config\\.json: .*BertForTokenClassification`)),
+    );
+    const { 'tokenizer.json': _tokenizer, ...rest } = files;
+    hub.publish(NAME, rest);
+    await expect(pullModel(NAME, options())).rejects.toEqual(
+      refusal('MODEL_CORRUPT', new RegExp(`^${NAME}@\\w{12} has no tokenizer\\.json`)),
+    );
+    expect(asked('cdn')).toEqual([]);
+    expect(await stored()).toEqual([]);
+  });
+
   test('two names of the hub that give one name in the store, and so one queue', async () => {
     hub.publish('org/a.b', files);
     hub.publish('org/a-b', await tinyFiles(8));

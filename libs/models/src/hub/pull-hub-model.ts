@@ -3,13 +3,13 @@
 // the disk or this process ends it, and the same command goes on; what cannot be used goes. From then on the store knows
 // the commit, and nothing asks the hub again unless told to.
 
-import { mkdir, readFile, readdir, rm, rmdir, stat, statfs } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, readdir, rm, rmdir, stat, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
 import { CheckedJson } from '../checked-json.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
-import type { ProveModel } from '../store/import-files.ts';
+import { refuseBySmallFiles, type ProveModel } from '../store/import-files.ts';
 import { importModel, refuseTakenName, type ImportOptions, type ImportReport } from '../store/import-model.ts';
 import { checkModelName, describeImported, findImported } from '../store/imported-models.ts';
 import { expectWritable, modelsFolder, type StoreOptions } from '../store/store-folders.ts';
@@ -211,13 +211,21 @@ async function fetchAndImport(found: Found, options: Pull): Promise<ImportReport
   const { repository, commit, licence } = revision;
   onStart?.({ repository, commit, licence, bytes, bytesLeft });
   let before = 0;
-  for (const file of chosen.files.toSorted((a, b) => a.bytes - b.bytes)) {
-    await client.fetchFile(revision, file, {
-      destination: await placeFor(folder, file),
-      onProgress: (arrived) => onProgress?.(before + arrived, bytes),
-    });
-    before += file.bytes;
-  }
+  const fetchAll = async (files: readonly HubFile[]): Promise<void> => {
+    for (const file of files.toSorted((a, b) => a.bytes - b.bytes)) {
+      await client.fetchFile(revision, file, {
+        destination: await placeFor(folder, file),
+        onProgress: (arrived) => onProgress?.(before + arrived, bytes),
+      });
+      before += file.bytes;
+    }
+  };
+  await fetchAll(chosen.files.filter((file) => !isWeights(file)));
+  await inWordsOf(revision, folder, async () => {
+    const rehearsal = await mkdtemp(join(options.pulls, `${name}@rehearsal-`));
+    await refuseBySmallFiles(folder, rehearsal).finally(() => rm(rehearsal, { recursive: true }));
+  });
+  await fetchAll(chosen.files.filter(isWeights));
   const prompts = await conventionalPrompts(repository, folder, notes);
   const taken: ImportOptions = {
     cacheDir: options.cacheDir,
@@ -229,12 +237,22 @@ async function fetchAndImport(found: Found, options: Pull): Promise<ImportReport
     hubNotes: notes,
     ...(prompts && { prompts }),
   };
+  return inWordsOf(revision, folder, () =>
+    importModel(chosen.graph === undefined ? folder : join(folder, chosen.graph), taken),
+  );
+}
+
+function isWeights({ path }: HubFile): boolean {
+  return /\.(?:safetensors|onnx|onnx_data|onnx\.data)$/.test(path);
+}
+
+/** Runs what reads the fetched files. Its refusals name the repository: the folder is nothing that a person knows, and gone. */
+async function inWordsOf<T>({ repository, commit }: HubRevision, folder: string, work: () => Promise<T>): Promise<T> {
   try {
-    return await importModel(chosen.graph === undefined ? folder : join(folder, chosen.graph), taken);
+    return await work();
   } catch (error) {
     await rmdirs(folder, error);
     if (!isShoalError(error)) throw error;
-    // that folder is nothing that a person knows, and gone
     const message = error.message.replaceAll(folder, `${repository}@${commit.slice(0, 12)}`);
     throw new ShoalError(error.code, message, { ...error.fields, folder: repository }, error.cause);
   }

@@ -117,6 +117,24 @@ export async function collectFiles(folder: string, given: ImportSource, options:
   }
 }
 
+/**
+ * Refuses what an import would refuse for its small files alone (layout, architecture, prompts, tokenizer's settings),
+ * so that nobody fetches the large ones for nothing. `empty` is a folder to write to. Errors name the files of `folder`.
+ */
+export async function refuseBySmallFiles(folder: string, empty: string): Promise<void> {
+  const source = await SourceFolder.open(folder);
+  const layout = await readLayout(source);
+  const tokenizer = (await hasVocabularyAlone(source, layout)) ? VOCABULARY : FILE.tokenizer;
+  const needed = [FILE.config, tokenizer].map((path) => posix.join(layout.encoder, path));
+  const missing: string[] = [];
+  for (const path of needed) if (!(await source.has(path))) missing.push(path);
+  if (missing.length > 0) throw await missingFiles(source, layout.encoder, missing);
+  const config = await source.readJson(posix.join(layout.encoder, FILE.config));
+  await refuseOtherThanEmbedder(source, layout.encoder, config, layout.pooling !== undefined);
+  await readEmbedder(source);
+  await placeTokenizer(empty, { given: { folder, graph: undefined }, source, layout, weights: [] }, config, []);
+}
+
 interface Sources {
   readonly given: ImportSource;
   readonly source: SourceFolder;
