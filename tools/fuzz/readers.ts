@@ -9,12 +9,13 @@ import { candidatesReader, comparandsReader } from './readers/comparands.ts';
 import { csvEdgesReader, jsonlEdgesReader } from './readers/edges.ts';
 import { graphReader } from './readers/graph.ts';
 import { inputReader } from './readers/input.ts';
+import { pairsReader } from './readers/pairs.ts';
 import { npyReader } from './readers/npy.ts';
 import { onnxReader } from './readers/onnx.ts';
 import { resultReader } from './readers/result.ts';
 import { runFileReader } from './readers/run-file.ts';
 import { safetensorsReader } from './readers/safetensors.ts';
-import { embeddingsReader, jobReader, searchReader, similarityJobReader } from './readers/requests.ts';
+import { embeddingsReader, jobReader, rerankJobReader, searchReader, similarityJobReader } from './readers/requests.ts';
 import { csvReader, jsonlReader, linesReader, markdownReader } from './readers/texts.ts';
 import { tokenizerReader } from './readers/tokenizer.ts';
 import { unigramReader } from './readers/unigram.ts';
@@ -22,6 +23,7 @@ import { jsonlVectorsReader } from './readers/vectors-jsonl.ts';
 
 export const READERS: readonly FuzzedReader[] = [
   inputReader,
+  pairsReader,
   resultReader,
   comparandsReader,
   candidatesReader,
@@ -41,6 +43,7 @@ export const READERS: readonly FuzzedReader[] = [
   tokenizerReader,
   unigramReader,
   jobReader,
+  rerankJobReader,
   similarityJobReader,
   embeddingsReader,
   searchReader,

@@ -1,7 +1,7 @@
 // What others ask for in JSON: the data of a job as plain BullMQ brings it, and bodies of HTTP requests. What is
 // accepted has the texts, rows and candidates that JSON.parse finds in it, every one and in order.
 
-import { isShoalError, parseJob, parseSimilarityJob, SIMILARITY_KINDS } from '@shoal/contract';
+import { isShoalError, parseJob, parseRerankJob, parseSimilarityJob, SIMILARITY_KINDS } from '@shoal/contract';
 import { parseEmbeddingsRequest, type ServedModel } from '../../../apps/producer/src/embeddings-request.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK } from '../../../apps/producer/src/similarity-request.ts';
 import type { FuzzedReader, Values } from '../fuzzed-reader.ts';
@@ -54,6 +54,31 @@ export const jobReader: FuzzedReader = {
     const rows = Array.isArray(texts) ? texts.length : Number(input?.['rows']);
     const asked = Array.isArray(texts) ? texts : inOrder(input);
     return [JSON.stringify(asked), rows, String(truncate ?? 'end'), String(output?.['dtype'] ?? 'f32')];
+  },
+};
+
+export const rerankJobReader: FuzzedReader = {
+  ...common,
+  name: 'rerank job',
+  codes: ['JOB_INVALID', 'JOB_VERSION_UNKNOWN'],
+  seeds: async () => [
+    json({ v: 2, query: 'hello', texts: ['one', ''], truncate: 'error', class: 'bulk', tenant: 'a' }),
+    json({ v: 2, input: { form: 'tokens', rows: 3, tokens: 40, tokenizer: '0123456789abcdef' }, truncate: 'end' }),
+    json({ v: 2, input: { form: 'texts', rows: 256 }, fingerprint: '830217e068312bfd', reply: '{shoal}:reply:a' }),
+  ],
+  read: async (bytes) => {
+    const data = parsed(bytes);
+    if (data === undefined) return ['nothing'];
+    const { input, rows, truncate } = parseRerankJob('a~1', 'rerank', data);
+    return [JSON.stringify(input.form === 'inline' ? [input.query, ...input.texts] : input), rows, truncate];
+  },
+  readAgain: (bytes) => {
+    const data = parsed(bytes);
+    if (data === undefined) return ['nothing'];
+    const { query, texts, input, truncate } = data as Readonly<Record<string, Fields | undefined>>;
+    const asked = Array.isArray(texts) ? [query, ...(texts as readonly unknown[])] : inOrder(input);
+    const rows = Array.isArray(texts) ? texts.length : Number(input?.['rows']);
+    return [JSON.stringify(asked), rows, String(truncate ?? 'end')];
   },
 };
 

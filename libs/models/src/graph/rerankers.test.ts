@@ -17,7 +17,7 @@ import type { NamedTensors } from './named-tensors.ts';
 import { useTensors } from './named-tensors.ts';
 import { rerankerGraph, type Reranker } from './reranker-graph.ts';
 
-/** Right code differs by 1e-6 to 6e-6, of scores up to 3. */
+/** Right code differs by 1e-6 to 6e-6, of scores up to 2. */
 const MOST_DIFFERENCE = 1e-5;
 const NAMES = ['cross-encoder-bert', 'cross-encoder-xlmr', 'cross-encoder-modernbert'] as const;
 
