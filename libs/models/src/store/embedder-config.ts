@@ -182,9 +182,13 @@ function taskOf(config: CheckedJson): string {
   return isSequenceClassifier(config) ? `a classifier with ${labelsOf(config)} labels` : 'of its name';
 }
 
-/** Tokens that a row may have: max_position_embeddings, less those that this family never reaches. */
+/**
+ * Tokens that a row of a graph may have, whose encoder may be one that is not described here: max_position_embeddings
+ * under either name, less those that this family never reaches.
+ */
 export function positionsOf(config: CheckedJson): number {
-  const all = config.has('max_position_embeddings') ? config.integer('max_position_embeddings', 1) : 512;
+  const key = ['max_position_embeddings', 'n_positions'].find((name) => config.has(name));
+  const all = key === undefined ? 512 : config.integer(key, 1);
   if (!config.has('model_type') || !POSITIONS_AFTER_PADDING.includes(config.string('model_type'))) return all;
   return all - (config.has('pad_token_id') ? config.integer('pad_token_id') : 1) - 1;
 }

@@ -158,7 +158,8 @@ async function collect(
   await write(folder, FILE.config, await source.readText(inEncoder(FILE.config)));
   const { head, width } = await placeHead(folder, sources, choices, notes);
   const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);
-  const limits = await readLimits(source, layout.encoder, { positions: positionsOf(config), tokenizerLimit });
+  const positions = given.graph === undefined ? describeEncoder(config).rowLimit : positionsOf(config);
+  const limits = await readLimits(source, layout.encoder, { positions, tokenizerLimit });
   notes.push(...limits.notes);
   await write(
     folder,

@@ -169,11 +169,12 @@ describe('a worker', () => {
   });
 });
 
-const bring = (path: string, timeoutMs?: number): Promise<StoredModel> =>
+const bring = (path: string, timeoutMs?: number, normalize = true): Promise<StoredModel> =>
   importModel(path, {
     cacheDir,
     name: 'mine',
     force: true,
+    normalize,
     prove: (model) => proveModel(model, { cacheDir, ...(timeoutMs !== undefined && { timeoutMs }) }),
   }).then(({ model }) => model);
 
@@ -193,6 +194,15 @@ describe('an import', () => {
     await changeWeight(graph, model);
     await keepDigest(graph);
     await expect(openOnCpu(model)).rejects.toEqual(refusal('CANARY_FAILED', /mine@\w+ on cpu in fp32/));
+  });
+
+  test('of a model that does not normalize compares lengths as well', async () => {
+    const brought = await bring(given, undefined, false);
+    const { ids, vector } = brought.canary!;
+    expect(Math.abs(Math.hypot(...vector) - 1)).toBeGreaterThan(0.1);
+    expect(lines(await openOnCpu(brought))).toEqual(['the canary text has its vector']);
+    const longer = { ...brought, canary: { ids, vector: vector.map((value) => value * 1.001) } };
+    await expect(openOnCpu(longer)).rejects.toEqual(refusal('CANARY_FAILED', /gives the canary text another vector/));
   });
 
   test('is refused where the graph does not run, or not in time, and nothing is kept', async () => {
