@@ -61,6 +61,41 @@ async function tinyFiles(seed: number): Promise<Record<string, Buffer>> {
   return found;
 }
 
+/** The same tensors in two files, and which has which. */
+function split(weights: Buffer): { readonly shards: Record<string, Buffer>; readonly map: Record<string, string> } {
+  const length = Number(weights.readBigUInt64LE());
+  const header = JSON.parse(weights.subarray(8, 8 + length).toString()) as Record<
+    string,
+    { readonly data_offsets: [number, number] }
+  >;
+  const shards: Record<string, Buffer> = {};
+  const map: Record<string, string> = {};
+  const tensors = Object.entries(header).filter(([name]) => name !== '__metadata__');
+  for (const [at, own] of [tensors.slice(0, 10), tensors.slice(10)].entries()) {
+    const file = `model-0000${at + 1}-of-00002.safetensors`;
+    let end = 0;
+    const placed = own.map(([name, tensor]) => {
+      const [from, to] = tensor.data_offsets;
+      map[name] = file;
+      end += to - from;
+      return [name, { ...tensor, data_offsets: [end - (to - from), end] }] as const;
+    });
+    const text = Buffer.from(JSON.stringify(Object.fromEntries(placed)));
+    const size = Buffer.alloc(8);
+    size.writeBigUInt64LE(BigInt(text.length));
+    const bodies = own.map(
+      ([
+        ,
+        {
+          data_offsets: [from, to],
+        },
+      ]) => weights.subarray(8 + length + from, 8 + length + to),
+    );
+    shards[file] = Buffer.concat([size, text, ...bodies]);
+  }
+  return { shards, map };
+}
+
 type Options = Parameters<typeof pullModel>[1];
 
 function options(environment: Record<string, string> = {}, more: Partial<Options> = {}): Options {
@@ -142,7 +177,7 @@ describe('a pull', () => {
     expect((await openModel(`${NAME}@v1`, options())).name).toBe('the-old-one');
   });
 
-  test('of shards takes the index and all that it names', async () => {
+  test('in shards of which one is not there is refused before any is fetched', async () => {
     const { 'model.safetensors': weights, ...rest } = files;
     const index = {
       metadata: {},
@@ -157,6 +192,19 @@ describe('a pull', () => {
       refusal('MODEL_CORRUPT', /index\.json names model-00002-of-00002\.safetensors, which is not there/),
     );
     expect(asked('cdn')).toEqual([]);
+  });
+
+  test('in shards is the model that it is in one file', async () => {
+    hub.publish(NAME, files);
+    const whole = await pullModel(NAME, options());
+    const { 'model.safetensors': weights, ...rest } = files;
+    const { shards, map } = split(weights!);
+    const index = JSON.stringify({ metadata: {}, weight_map: map });
+    hub.publish('Some-Org/in-shards', { ...rest, ...shards, 'model.safetensors.index.json': index });
+    const model = await pullModel('Some-Org/in-shards', options());
+    const graphs = await Promise.all([whole, model].map((each) => openGraph(each, { cacheDir })));
+    const [expected, found] = await Promise.all(graphs.map((path) => readFile(path)));
+    expect(found).toEqual(expected);
   });
 
   test('of an unknown architecture takes the graph, where there is one', async () => {
