@@ -2,7 +2,7 @@
 // its added tokens, each part normalized and cut into words, and each word looked up in a cache or merged. Stops when a
 // row is full. Refuses nothing: every string has ids.
 
-import type { Encoded, Tokenizer } from '@shoal/core';
+import type { Encoded } from '@shoal/core';
 import { AddedTokens } from './added-tokens.ts';
 import type { BpeFacts, CharacterWords, WordCut } from './bpe-facts.ts';
 import { BpeMerges } from './bpe-merges.ts';
@@ -13,11 +13,12 @@ import { wordsOf } from './metaspace.ts';
 import { nfc } from './nfc.ts';
 import { normalized, type NormalizerStep } from './normalizer-steps.ts';
 import type { RowOptions } from './row-options.ts';
+import type { TextTokenizer } from './text-tokenizer.ts';
 
 /** Appends the ids of a normalized text without added tokens until there are more than `most`. */
 type AppendText = (text: string, isFirst: boolean, ids: number[], most: number) => void;
 
-export class BpeTokenizer implements Tokenizer {
+export class BpeTokenizer implements TextTokenizer {
   readonly hash: string;
   readonly maxTokens: number;
   readonly vocabularySize: number;
@@ -48,7 +49,7 @@ export class BpeTokenizer implements Tokenizer {
   encode(text: string): Encoded {
     const ids = [...this.#ends.before];
     const most = this.maxTokens - this.#ends.behind.length; // the last places belong to the tokens behind the text
-    this.#append(text.toWellFormed(), ids, most);
+    this.appendText(text.toWellFormed(), ids, most);
     const isTruncated = ids.length > most;
     if (isTruncated) ids.length = most;
     for (const id of this.#ends.behind) ids.push(id);
@@ -56,7 +57,7 @@ export class BpeTokenizer implements Tokenizer {
   }
 
   /** Appends the ids of `text` until there are more than `most`. */
-  #append(text: string, ids: number[], most: number): void {
+  appendText(text: string, ids: number[], most: number): void {
     eachPiece(text, this.#added, (piece, start, id) => {
       if (id === undefined) this.#appendPiece(piece, start === 0, ids, most);
       else ids.push(id);

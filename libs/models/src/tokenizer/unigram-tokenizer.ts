@@ -3,7 +3,7 @@
 // tell; a cache knows the ids of most, and only new ones are normalized, cut into words and looked up. Stops when a row
 // is full. Where a file's steps look over blanks, a stretch is all that lies between two added tokens.
 
-import type { Encoded, Tokenizer } from '@shoal/core';
+import type { Encoded } from '@shoal/core';
 import { AddedTokens, blanksBefore, blanksBehind, standsAlone, type AddedToken } from './added-tokens.ts';
 import type { Ends } from './ends.ts';
 import { standsAlways } from './grapheme-clusters.ts';
@@ -13,6 +13,7 @@ import { normalized, replacesBlanksOnly, type NormalizerStep, type Place } from 
 import { isSpace, rangesOf } from './unicode-sets.ts';
 import { TABLE_RANGES } from './unicode-tables.ts';
 import type { UnigramFacts } from './unigram-facts.ts';
+import type { TextTokenizer } from './text-tokenizer.ts';
 import { Unigram } from './unigram.ts';
 import { WordCache } from './word-cache.ts';
 
@@ -33,7 +34,7 @@ const LONG_STRETCH = 1_000;
 /** Blanks that may end a stretch, if the steps make of each what begins a word. */
 const BLANKS = [' ', '\t', '\n', '\r'];
 
-export class UnigramTokenizer implements Tokenizer {
+export class UnigramTokenizer implements TextTokenizer {
   readonly hash: string;
   readonly maxTokens: number;
   readonly vocabularySize: number;
@@ -77,7 +78,7 @@ export class UnigramTokenizer implements Tokenizer {
   encode(text: string): Encoded {
     const ids = [...this.#ends.before];
     const most = this.maxTokens - this.#ends.behind.length; // the last places belong to the tokens behind the text
-    this.#scan(text.toWellFormed(), ids, most);
+    this.appendText(text.toWellFormed(), ids, most);
     const isTruncated = ids.length > most;
     if (isTruncated) ids.length = most;
     for (const id of this.#ends.behind) ids.push(id);
@@ -85,7 +86,7 @@ export class UnigramTokenizer implements Tokenizer {
   }
 
   /** Appends the ids of `text` until there are more than `most`. */
-  #scan(text: string, ids: number[], most: number): void {
+  appendText(text: string, ids: number[], most: number): void {
     const roles = this.#roles;
     const added = this.#added;
     let covered = 0; // by added tokens and what lies before them

@@ -4,9 +4,10 @@
 // what its beginning costs. What never fills a row (20 MB of spaces, of marks, of one word) is read to its end, in steps
 // between which others may work, and in pieces, so that no copy of it is made. Refuses nothing: every string has ids.
 
-import type { Encoded, Tokenizer } from '@shoal/core';
+import type { Encoded } from '@shoal/core';
 import { AddedTokens, standsAlone, type AddedToken } from './added-tokens.ts';
 import { BertWords, ROLE } from './bert-words.ts';
+import type { TextTokenizer } from './text-tokenizer.ts';
 import { isSpace } from './unicode-sets.ts';
 import { WordCache, type CachedIds } from './word-cache.ts';
 import type { WordPieceFacts } from './word-piece-facts.ts';
@@ -31,7 +32,7 @@ const begin = (): Cursor => ({ start: 0, at: 0, passed: 0 });
 
 type Stretch = readonly [start: number, end: number];
 
-export class WordPieceTokenizer implements Tokenizer {
+export class WordPieceTokenizer implements TextTokenizer {
   readonly hash: string;
   readonly maxTokens: number;
   readonly vocabularySize: number;
@@ -75,16 +76,22 @@ export class WordPieceTokenizer implements Tokenizer {
 
   /** The same in steps of a few milliseconds at most. */
   *encodeSteps(given: string): Generator<void, Encoded, undefined> {
-    const text = given.toWellFormed();
     const ids = [...this.#before];
-    const most = this.#most;
+    yield* this.#appendSteps(given.toWellFormed(), ids, this.#most);
+    return this.#rowOf(ids);
+  }
+
+  appendText(text: string, ids: number[], most: number): void {
+    lastOf(this.#appendSteps(text, ids, most));
+  }
+
+  *#appendSteps(text: string, ids: number[], most: number): Generator<void, void, undefined> {
     const cursor = begin();
     while (cursor.at < text.length && ids.length <= most) {
       const long = this.#scan(text, cursor, Math.min(text.length, cursor.at + STEP_UNITS), ids, most);
       if (long !== undefined) yield* this.#appendLong(text, long, ids, most);
       yield;
     }
-    return this.#rowOf(ids);
   }
 
   /** The last places belong to the tokens behind the text. */
