@@ -69,12 +69,16 @@ describe.runIf(hasCompiler)('with a compiler', () => {
     };
   });
 
-  test('gives the vectors of ONNX Runtime, for both ways of pooling and with a prefix before names', async () => {
-    for (const options of [
-      { seed: 3, pooling: 'mean' },
-      { seed: 4, pooling: 'cls', prefix: 'bert.' },
+  test('gives the vectors of ONNX Runtime, for both ways of pooling, of length 1 or their own, with a prefix', async () => {
+    for (const { isNormalized, ...options } of [
+      { seed: 3, pooling: 'mean', isNormalized: true },
+      { seed: 4, pooling: 'cls', prefix: 'bert.', isNormalized: true },
+      { seed: 5, pooling: 'mean', isNormalized: false },
+      { seed: 6, pooling: 'cls', isNormalized: false },
     ] as const) {
-      const model = await writeTinyModel(join(cacheDir, `tiny-${options.pooling}`), options);
+      const tiny = await writeTinyModel(join(cacheDir, `tiny-${options.seed}`), options);
+      const modules = isNormalized ? tiny.head.modules : [];
+      const model = { ...tiny, isNormalized, head: { ...tiny.head, modules } };
       const [native, runtime] = [await open(model), await openExact(model)];
       const [a, b] = [native.lend()!, runtime.lend()!];
       for (const slot of [a, b]) {
@@ -84,6 +88,8 @@ describe.runIf(hasCompiler)('with a compiler', () => {
       expect(await native.run(a, { rows: 2, width: 8 })).toMatchObject({ ok: true });
       expect(await runtime.run(b, { rows: 2, width: 8 })).toMatchObject({ ok: true });
       for (let i = 0; i < 2 * model.dims; i++) expect(a.embeddings[i]).toBeCloseTo(b.embeddings[i]!, 5);
+      expect(native.givesUnitRows).toBe(isNormalized);
+      expect(Math.abs(Math.hypot(...a.embeddings.subarray(0, model.dims)) - 1) < 1e-5).toBe(isNormalized);
       await Promise.all([native.stop(), runtime.stop()]);
     }
   });
