@@ -573,7 +573,7 @@ describe('jobs that do not run', () => {
 
   test('one of a newer version goes back with a delay, and fails after ten minutes', async () => {
     const bench = setup();
-    bench.queue.add('a', { v: 2, anything: true });
+    bench.queue.add('a', { v: 3, anything: true });
     await bench.started();
     expect(bench.source.endings).toMatchObject([{ settlement: { kind: 'return', delayMs: 5_000 } }]);
     expect(bench.announcer.announced).toEqual([]);
@@ -582,7 +582,7 @@ describe('jobs that do not run', () => {
     await bench.clock.advance(10_000);
     expect(bench.queue.inspect('a')).toMatchObject({
       state: 'failed',
-      failedReason: expect.stringMatching(/^JOB_VERSION_UNKNOWN: .*version 2/),
+      failedReason: expect.stringMatching(/^JOB_VERSION_UNKNOWN: .*version 3/),
     });
     expect(new Set(bench.source.kindsOf('a').slice(0, -1))).toEqual(new Set(['return']));
     await bench.stop();
