@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 import { runBench } from '../rig/run-bench.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
-const LINES = isNightly ? 20_000 : 6_000;
+const LINES = isNightly ? 20_000 : 3_000;
 if (!isNightly) console.warn('tune-grid takes a minute and a half of a core: it runs at night (npm run test:nightly)');
 
 test('queue-ratio: the queue gives the vectors that the bare engine gives', async () => {

@@ -74,9 +74,9 @@ test('rows of a trial and rows of the model never come into one output', async (
   for (const { stderr } of [onModels, onSimulated]) expect(stderr).toContain('--fresh removes them and begins again');
   for (const output of ['models.jsonl', 'simulated.jsonl']) expect(existsSync(state(output))).toBe(true);
 
-  // a trial that begins later: there was no mark of it when the command looked
+  // a trial that begins later: when the command looked, the queue was the model's
   const connection = openConnection({ url: server.url, prefix: PREFIX, name: 'test' });
-  await connection.hdel(keySpace(PREFIX).load(), `service ${QUEUE}`);
+  await connection.hset(keySpace(PREFIX).load(), `service ${QUEUE}`, 'model');
   await closeConnection(connection);
   expect(await embed('late.jsonl')).toMatchObject({
     code: 2,

@@ -94,7 +94,9 @@ test.each([
 ] as const)('a live worker on %s keeps a %s out though the mark is lost', async (device, refused, welcome) => {
   const presence = await live(device);
   await expect(enter(refused)).rejects.toMatchObject({ code: 'CONFIG_INVALID', fields: { alive: [device] } });
-  expect(await found()).toBeUndefined(); // who was refused leaves none
+  const mark = await connection.hget(keySpace(prefix).load(), `service ${queue}`);
+  expect(mark).toBeNull(); // who was refused leaves none
+  expect(await found()).toBe(refused === 'model' ? 'simulation' : undefined); // live simulations say what they are
   await enter(welcome);
   await presence.stop();
 });
