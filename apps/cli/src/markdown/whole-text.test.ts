@@ -84,7 +84,8 @@ const block = fc.letrec<{ one: string; many: string }>((tie) => ({
   many: fc.array(tie('one'), { minLength: 1, maxLength: 4 }).map((parts) => parts.join('\n\n')),
 })).many;
 
-describe('passages of random Markdown', () => {
+// 20,000 documents take minutes of a core
+describe('passages of random Markdown', { timeout: 900_000 }, () => {
   test('have every character that a renderer shows, in order', () => {
     fc.assert(
       fc.property(block, fc.constantFrom('\n', '\r\n', '\r'), (markdown, lineEnd) => {
