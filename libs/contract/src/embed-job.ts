@@ -9,10 +9,9 @@ import {
   checkFields,
   checkInputKey,
   checkVersion,
-  hex16,
+  keyedInput,
   invalid,
   problemsIn,
-  rowCount,
   termFields,
   termsOf,
   type JobTerms,
@@ -44,10 +43,6 @@ const common = {
   output: outputOptions.optional(),
 };
 const inlineTexts = z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB);
-const keyedInput = z.discriminatedUnion('form', [
-  z.strictObject({ form: z.literal('texts'), rows: rowCount }),
-  z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
-]);
 
 const first = {
   ...common,

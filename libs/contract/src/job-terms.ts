@@ -46,6 +46,11 @@ export const termFields = {
 };
 
 export const rowCount = z.int().min(1).max(MAX_ROWS_PER_JOB);
+/** What lies at the input key of a job. */
+export const keyedInput = z.discriminatedUnion('form', [
+  z.strictObject({ form: z.literal('texts'), rows: rowCount }),
+  z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
+]);
 
 /** The common part of a checked job, every field with its meaning. */
 export interface JobTerms {

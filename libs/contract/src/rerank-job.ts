@@ -9,10 +9,9 @@ import {
   checkFields,
   checkInputKey,
   checkVersion,
-  hex16,
+  keyedInput,
   invalid,
   problemsIn,
-  rowCount,
   termFields,
   termsOf,
   type JobTerms,
@@ -37,10 +36,7 @@ const inlineJob = z.strictObject({
 });
 const keyedJob = z.strictObject({
   ...options,
-  input: z.discriminatedUnion('form', [
-    z.strictObject({ form: z.literal('texts'), rows: rowCount }),
-    z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
-  ]),
+  input: keyedInput,
 });
 
 /** `data` of a job as a producer writes it. */

@@ -4,6 +4,7 @@
 //   node libs/models/tools/make-unicode-classes.mjs
 import { createRequire } from 'node:module';
 import { writeFileSync } from 'node:fs';
+import { ranges, wrap } from './code-points.mjs';
 
 const require = createRequire(import.meta.url);
 const oracle = require('tokenizers');
@@ -120,29 +121,6 @@ if (lowerCaseDiffers.length > 0 || wrong.length > 0)
   throw new Error(
     `not expressible by these classes: ${[...lowerCaseDiffers, ...wrong].map((p) => p.toString(16)).join(' ')}`,
   );
-
-function ranges(points) {
-  const found = [];
-  for (const point of points) {
-    const last = found.at(-1);
-    if (last !== undefined && last[1] === point - 1) last[1] = point;
-    else found.push([point, point]);
-  }
-  return found.map(([from, to]) => (from === to ? from.toString(16) : `${from.toString(16)}-${to.toString(16)}`));
-}
-
-const COLUMNS = 120;
-
-/** Lines of words, each behind `indent` and no longer than the formatter's. */
-function wrap(pieces, indent) {
-  const lines = [];
-  for (const word of pieces) {
-    const last = lines.at(-1);
-    if (last === undefined || last.length + 1 + word.length > COLUMNS) lines.push(`${indent}${word}`);
-    else lines[lines.length - 1] = `${last} ${word}`;
-  }
-  return lines.join('\n');
-}
 
 const meanings = {
   DROPPED: 'removed by clean_text',

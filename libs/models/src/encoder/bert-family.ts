@@ -3,6 +3,7 @@
 // transformers' config classes (5.24).
 
 import { activationOf } from './activations.ts';
+import { bertLayers } from './bert-layers.ts';
 import type { ConfigReader } from './config-reader.ts';
 import type { DescribeFamily } from './describe-encoder.ts';
 import type { EncoderDescription, TensorNames } from './encoder-description.ts';
@@ -194,34 +195,14 @@ type BertSizes = Pick<
 
 function describeSizes(config: ConfigReader, sizes: BertSizes): EncoderDescription {
   const { tokenTypes, epsilon, activation, ...rest } = sizes;
-  const { hidden, heads, layers } = rest;
   const rows = config.size('max_position_embeddings', 512);
   return {
     ...rest,
+    ...bertLayers({ ...rest, tokenTypes, epsilon }),
     modelType: config.text('model_type', 'bert'),
-    kvHeads: heads,
-    headSize: hidden / heads,
     rowLimit: rows,
-    embeddings: { size: hidden, scale: 1, tokenTypes, hasNorm: true, hasProjection: false },
     positions: { kind: 'learned', rows, first: 0, padId: undefined },
     attentionPositions: { kind: 'none' },
-    norm: {
-      kind: 'layer',
-      hasBias: true,
-      isPlusOne: false,
-      epsilon,
-      placement: 'after',
-      isBeforeFirst: true,
-      isLast: false,
-    },
-    attention: {
-      isCausal: false,
-      windows: Array.from({ length: layers }, () => undefined),
-      scale: 1 / Math.sqrt(hidden / heads),
-      hasQueryKeyNorm: false,
-      hasBias: true,
-      hasOutputBias: true,
-    },
     feedForward: { kind: 'plain', activation, hasBias: true, hasDownBias: true },
   };
 }

@@ -3,6 +3,7 @@
 // transformers 5, and that of the authors' own code or of transformers 4.
 
 import { activationOf } from './activations.ts';
+import { bertLayers } from './bert-layers.ts';
 import type { ConfigReader } from './config-reader.ts';
 import type { DescribeFamily } from './describe-encoder.ts';
 import type { AttentionPositions, EncoderDescription, TensorNames } from './encoder-description.ts';
@@ -80,31 +81,11 @@ interface RopeBert {
 /** With norms after, which have biases, and without learned positions. */
 function ropeBert(config: ConfigReader, sizes: RopeBert): EncoderDescription {
   const { tokenTypes, epsilon, hasBias, ...rest } = sizes;
-  const { heads, hidden, layers } = rest;
   return {
     ...rest,
+    ...bertLayers({ ...rest, tokenTypes, epsilon, hasBias }),
     modelType: config.text('model_type', ''),
-    kvHeads: heads,
-    headSize: hidden / heads,
-    embeddings: { size: hidden, scale: 1, tokenTypes, hasNorm: true, hasProjection: false },
     positions: { kind: 'none' },
-    norm: {
-      kind: 'layer',
-      hasBias: true,
-      isPlusOne: false,
-      epsilon,
-      placement: 'after',
-      isBeforeFirst: true,
-      isLast: false,
-    },
-    attention: {
-      isCausal: false,
-      windows: Array.from({ length: layers }, () => undefined),
-      scale: 1 / Math.sqrt(hidden / heads),
-      hasQueryKeyNorm: false,
-      hasBias,
-      hasOutputBias: hasBias,
-    },
   };
 }
 

@@ -4,6 +4,7 @@
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 import { BERT_NAMES } from '../encoder/bert-family.ts';
+import { bertLayers } from '../encoder/bert-layers.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import type { EncoderDescription } from '../encoder/encoder-description.ts';
 
@@ -48,35 +49,16 @@ export function parseBertConfig(text: string, where: string): BertConfig {
 function bertWith(config: BertConfig): EncoderDescription {
   const { layers, heads, hidden, intermediate, vocabularySize, positions, tokenTypes, layerNormEpsilon } = config;
   return {
+    ...bertLayers({ layers, heads, hidden, tokenTypes, epsilon: layerNormEpsilon }),
     modelType: 'bert',
     layers,
     heads,
-    kvHeads: heads,
-    headSize: hidden / heads,
     hidden,
     intermediate,
     vocabularySize,
     rowLimit: positions,
-    embeddings: { size: hidden, scale: 1, tokenTypes, hasNorm: true, hasProjection: false },
     positions: { kind: 'learned', rows: positions, first: 0, padId: undefined },
     attentionPositions: { kind: 'none' },
-    norm: {
-      kind: 'layer',
-      hasBias: true,
-      isPlusOne: false,
-      epsilon: layerNormEpsilon,
-      placement: 'after',
-      isBeforeFirst: true,
-      isLast: false,
-    },
-    attention: {
-      isCausal: false,
-      windows: Array.from({ length: layers }, () => undefined),
-      scale: 1 / Math.sqrt(hidden / heads),
-      hasQueryKeyNorm: false,
-      hasBias: true,
-      hasOutputBias: true,
-    },
     feedForward: { kind: 'plain', activation: 'gelu', hasBias: true, hasDownBias: true },
     names: BERT_NAMES,
   };

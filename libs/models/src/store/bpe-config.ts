@@ -6,6 +6,7 @@ import { GPT2_PATTERN, QWEN_PATTERN, type BpeFacts } from '../tokenizer/bpe-fact
 import { spellsAll } from '../tokenizer/bpe-spelling.ts';
 import {
   AS_IS,
+  ROBERTA_TOKENS,
   classOf,
   expectOwnEnds,
   givenClass,
@@ -33,15 +34,6 @@ interface Parts {
   readonly model: string;
 }
 
-const ROBERTA_TOKENS = new Map([
-  ['bos_token', '<s>'],
-  ['eos_token', '</s>'],
-  ['sep_token', '</s>'],
-  ['cls_token', '<s>'],
-  ['unk_token', '<unk>'],
-  ['pad_token', '<pad>'],
-  ['mask_token', '<mask>'],
-]);
 const END_OF_TEXT = ['unk_token', 'bos_token', 'eos_token', 'pad_token'].map((key) => [key, '<|endoftext|>'] as const);
 
 const GPT2: OwnParts['parts'] = (prefixesBlank) => ({

@@ -34,6 +34,17 @@ export type Reading = 'rebuilt' | 'as it is' | 'either';
 /** Read from tokenizer.json as it is, whatever its kind. */
 export const AS_IS = ['PreTrainedTokenizer', 'TokenizersBackend'];
 
+/** What the classes of RoBERTa, XLM-R and CamemBERT have where no file names others. */
+export const ROBERTA_TOKENS = new Map([
+  ['bos_token', '<s>'],
+  ['eos_token', '</s>'],
+  ['sep_token', '</s>'],
+  ['cls_token', '<s>'],
+  ['unk_token', '<unk>'],
+  ['pad_token', '<pad>'],
+  ['mask_token', '<mask>'],
+]);
+
 /** The tokenizer's class as a file names it. */
 export function givenClass({ config, modelTokenizerClass }: TokenizerSource): string | undefined {
   return config?.has('tokenizer_class') === true ? config.string('tokenizer_class') : modelTokenizerClass;

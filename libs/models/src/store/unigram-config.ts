@@ -4,6 +4,7 @@
 import type { UnigramFacts } from '../tokenizer/unigram-facts.ts';
 import {
   AS_IS,
+  ROBERTA_TOKENS,
   classOf,
   givenClass,
   expectOwnEnds,
@@ -20,16 +21,6 @@ import {
 } from './tokenizer-source.ts';
 
 const REBUILT = ['XLMRobertaTokenizer', 'CamembertTokenizer'];
-/** What these classes have where no file names others. */
-const OWN_TOKENS = new Map([
-  ['bos_token', '<s>'],
-  ['eos_token', '</s>'],
-  ['sep_token', '</s>'],
-  ['cls_token', '<s>'],
-  ['unk_token', '<unk>'],
-  ['pad_token', '<pad>'],
-  ['mask_token', '<mask>'],
-]);
 /** XLM-R's class knows the unknown token by its place. */
 const XLMR_UNKNOWN = 3;
 
@@ -43,7 +34,7 @@ export function effectiveUnigram(source: TokenizerSource, facts: UnigramFacts): 
   const known = knownTokens(facts);
   const changes = reading === 'rebuilt' ? rebuilt(source, facts, known.idOf, notes) : {};
   if (reading === 'as it is') expectOwnEnds(source, facts.ends, known, notes);
-  const added = missingAddedTokens(source, known, reading, OWN_TOKENS, notes);
+  const added = missingAddedTokens(source, known, reading, ROBERTA_TOKENS, notes);
   if (Object.keys(changes).length === 0 && added.length === 0) return { text, limit: limitOf(config), notes };
   const file = JSON.parse(text) as { added_tokens?: readonly object[] };
   const tokens = [...(file.added_tokens ?? []), ...added.map(listedToken)];
@@ -81,7 +72,7 @@ function knownTokens({ addedTokens, model }: UnigramFacts): { addedTokens: Unigr
 function rebuilt(source: TokenizerSource, facts: UnigramFacts, idOf: IdOf, notes: string[]): object {
   const { config, where } = source;
   const changes: Record<string, object | null> = {};
-  const named = (key: string): string => namedTokens(source).get(key) ?? OWN_TOKENS.get(key)!;
+  const named = (key: string): string => namedTokens(source).get(key) ?? ROBERTA_TOKENS.get(key)!;
   const unknown = classOf(source) === 'XLMRobertaTokenizer' ? XLMR_UNKNOWN : (idOf(named('unk_token')) ?? 0);
   if (facts.model.unknownId !== unknown || facts.model.hasByteFallback)
     throw refusal(

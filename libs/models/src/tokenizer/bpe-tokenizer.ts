@@ -12,7 +12,7 @@ import type { Ends } from './ends.ts';
 import { wordsOf } from './metaspace.ts';
 import { nfc } from './nfc.ts';
 import { normalized, type NormalizerStep } from './normalizer-steps.ts';
-import type { RowOptions } from './row-options.ts';
+import { endedRow, roomBefore, type RowOptions } from './row-options.ts';
 import type { TextTokenizer } from './text-tokenizer.ts';
 
 /** Appends the ids of a normalized text without added tokens until there are more than `most`. */
@@ -48,12 +48,9 @@ export class BpeTokenizer implements TextTokenizer {
 
   encode(text: string): Encoded {
     const ids = [...this.#ends.before];
-    const most = this.maxTokens - this.#ends.behind.length; // the last places belong to the tokens behind the text
+    const most = roomBefore(this.#ends, this.maxTokens);
     this.appendText(text.toWellFormed(), ids, most);
-    const isTruncated = ids.length > most;
-    if (isTruncated) ids.length = most;
-    for (const id of this.#ends.behind) ids.push(id);
-    return { ids, isTruncated };
+    return endedRow(ids, this.#ends, most);
   }
 
   /** Appends the ids of `text` until there are more than `most`. */

@@ -7,7 +7,7 @@ import type { Encoded } from '@shoal/core';
 import { AddedTokens, blanksBefore, blanksBehind, standsAlone, type AddedToken } from './added-tokens.ts';
 import type { Ends } from './ends.ts';
 import { standsAlways } from './grapheme-clusters.ts';
-import type { RowOptions } from './row-options.ts';
+import { endedRow, roomBefore, type RowOptions } from './row-options.ts';
 import { wordsOf, type PreTokenizerStep } from './metaspace.ts';
 import { normalized, replacesBlanksOnly, type NormalizerStep, type Place } from './normalizer-steps.ts';
 import { isSpace, rangesOf } from './unicode-sets.ts';
@@ -77,12 +77,9 @@ export class UnigramTokenizer implements TextTokenizer {
 
   encode(text: string): Encoded {
     const ids = [...this.#ends.before];
-    const most = this.maxTokens - this.#ends.behind.length; // the last places belong to the tokens behind the text
+    const most = roomBefore(this.#ends, this.maxTokens);
     this.appendText(text.toWellFormed(), ids, most);
-    const isTruncated = ids.length > most;
-    if (isTruncated) ids.length = most;
-    for (const id of this.#ends.behind) ids.push(id);
-    return { ids, isTruncated };
+    return endedRow(ids, this.#ends, most);
   }
 
   /** Appends the ids of `text` until there are more than `most`. */

@@ -8,6 +8,8 @@ import type { Encoded } from '@shoal/core';
 import { AddedTokens, standsAlone, type AddedToken } from './added-tokens.ts';
 import { BertWords, ROLE } from './bert-words.ts';
 import type { TextTokenizer } from './text-tokenizer.ts';
+import type { Ends } from './ends.ts';
+import { endedRow, roomBefore } from './row-options.ts';
 import { isSpace } from './unicode-sets.ts';
 import { WordCache, type CachedIds } from './word-cache.ts';
 import type { WordPieceFacts } from './word-piece-facts.ts';
@@ -36,8 +38,7 @@ export class WordPieceTokenizer implements TextTokenizer {
   readonly hash: string;
   readonly maxTokens: number;
   readonly vocabularySize: number;
-  readonly #before: readonly number[];
-  readonly #behind: readonly number[];
+  readonly #ends: Ends;
   readonly #words: BertWords;
   readonly #wordPiece: WordPiece;
   readonly #cache = new WordCache();
@@ -51,8 +52,7 @@ export class WordPieceTokenizer implements TextTokenizer {
     this.hash = options.hash;
     this.maxTokens = options.maxTokens;
     this.vocabularySize = facts.vocabularySize;
-    this.#before = facts.ends.before;
-    this.#behind = facts.ends.behind;
+    this.#ends = facts.ends;
     this.#words = new BertWords(facts.normalizer);
     this.#wordPiece = new WordPiece(facts.model);
     this.#roles = this.#words.roles();
@@ -69,16 +69,16 @@ export class WordPieceTokenizer implements TextTokenizer {
 
   encode(text: string): Encoded {
     if (text.length > STEP_UNITS) return lastOf(this.encodeSteps(text));
-    const ids = [...this.#before];
+    const ids = [...this.#ends.before];
     this.#scan(text.toWellFormed(), begin(), text.length, ids, this.#most);
-    return this.#rowOf(ids);
+    return endedRow(ids, this.#ends, this.#most);
   }
 
   /** The same in steps of a few milliseconds at most. */
   *encodeSteps(given: string): Generator<void, Encoded, undefined> {
-    const ids = [...this.#before];
+    const ids = [...this.#ends.before];
     yield* this.#appendSteps(given.toWellFormed(), ids, this.#most);
-    return this.#rowOf(ids);
+    return endedRow(ids, this.#ends, this.#most);
   }
 
   appendText(text: string, ids: number[], most: number): void {
@@ -96,14 +96,7 @@ export class WordPieceTokenizer implements TextTokenizer {
 
   /** The last places belong to the tokens behind the text. */
   get #most(): number {
-    return this.maxTokens - this.#behind.length;
-  }
-
-  #rowOf(ids: number[]): Encoded {
-    const isTruncated = ids.length > this.#most;
-    if (isTruncated) ids.length = this.#most;
-    for (const id of this.#behind) ids.push(id);
-    return { ids, isTruncated };
+    return roomBefore(this.#ends, this.maxTokens);
   }
 
   /**
