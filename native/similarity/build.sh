@@ -14,7 +14,8 @@ command -v "$cxx" >/dev/null 2>&1 || { echo "build.sh: no C++ compiler ($cxx)" >
 mkdir -p "$out"
 trap 'rm -f "$out"/*."$$"' EXIT # what an interrupted compiler left
 trap 'exit 130' HUP INT TERM
-objects=
+objects='' running=''
+cores=$(getconf _NPROCESSORS_ONLN)
 
 # Several may build at the same time: a file appears by a rename.
 make() { # target, command that takes -o…
@@ -25,11 +26,24 @@ make() { # target, command that takes -o…
   mv "$target.$$" "$target"
 }
 
+# One compiler a core, waiting for the oldest: nvcc takes a gigabyte and more.
+start() { # command…
+  "$@" &
+  running="$running $!"
+  # shellcheck disable=SC2086
+  set -- $running
+  if [ $# -ge "$cores" ]; then wait "$1"; shift; running=$*; fi
+}
+
+await() {
+  for process in $running; do wait "$process"; done
+  running=
+}
+
 compile() { # source without .cc, flags…
   source=$1 name=$(basename "$1"); shift
-  make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c \
-    "$here/$source.cc" &
-  running="${running:-} $!"
+  start make "$name.o" "$cxx" -O3 -std=c++17 -Wall -Wextra -fPIC -fvisibility=hidden -ffp-contract=fast "$@" -c \
+    "$here/$source.cc"
   objects="$objects $out/$name.o"
 }
 
@@ -44,7 +58,7 @@ case $(uname -m) in x86_64 | amd64)
   compile cpu/kernels_avx2 -mavx2 -mfma -mf16c ;;
 esac
 for name in kernels_portable isa topk matrix spread threads mapped_file; do compile "cpu/$name"; done
-for process in $running; do wait "$process"; done
+await
 
 addon() {
   case $(uname -s) in Darwin) flags='-undefined dynamic_lookup' ;; *) flags='-static-libstdc++ -static-libgcc' ;; esac
@@ -68,16 +82,16 @@ program() { # name
 
 cuda() {
   sh "$root/tools/nvcc.sh" --where >/dev/null || exit $?
-  sources=$here/cuda also=$here/cpu/threads.h objects=$out/threads.o running=
+  sources=$here/cuda also=$here/cpu/threads.h objects=$out/threads.o
   # What was compiled for one architecture is not taken for the library of all.
   # Sources that end in .cc have no kernel and are compiled once, by the C++ compiler behind nvcc.
   for source in "$here"/cuda/*/*.cu "$here"/cuda/*/*.cc; do
     object=$(basename "$source")
     object=cuda${ARCH:+-$ARCH}-${object%.*}.o
-    make "$object" sh "$root/tools/nvcc.sh" -c "$source" &
-    running="$running $!" objects="$objects $out/$object"
+    start make "$object" sh "$root/tools/nvcc.sh" -c "$source"
+    objects="$objects $out/$object"
   done
-  for process in $running; do wait "$process" || exit 1; done
+  await
   library=cuda${ARCH:+-$ARCH}.so
   # shellcheck disable=SC2086
   make "$library" sh "$root/tools/nvcc.sh" $objects -Xlinker -soname -Xlinker "$library" -lpthread -ldl
