@@ -1,5 +1,5 @@
 import { defineConfig } from 'vitest/config';
-import { FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.ts';
+import { ALONE, FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.ts';
 
 // Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/. Processes
 // that they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
@@ -34,9 +34,10 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     projects: [
       project('pure', PURE, FAULTS, { isolate: false }),
-      project('reckons', RECKONS, FAULTS),
-      project('waits', ['**/*.test.ts'], [...PURE, ...RECKONS, ...FAULTS]),
-      project('faults', FAULTS, [], { retry: 1 }),
+      project('reckons', RECKONS, [...FAULTS, ...ALONE]),
+      project('waits', ['**/*.test.ts'], [...PURE, ...RECKONS, ...FAULTS, ...ALONE]),
+      project('faults', FAULTS, ALONE, { retry: 1 }),
+      project('alone', ALONE, [], { retry: 1 }),
     ],
   },
 });

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that `npm test` proves: set-up, layout, lint, types, then all tests in two runs of Vitest side by side,
-# those that reckon and those that wait (tools/test-groups.ts). Tests start their processes from the build that was just
-# made, with one cache of compiled code. The last line counts tests over all of them; the exit status is 0 only when
-# nothing failed.
+# those that reckon and those that wait, and at night those that want the machine for themselves (tools/test-groups.ts).
+# Tests start their processes from the build that was just made, with one cache of compiled code. The last line counts
+# tests over all of them; the exit status is 0 only when nothing failed.
 #
 #   npm test                     everything
 #   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, "bench" for
@@ -77,6 +77,11 @@ run_suites() {
     wait "$reckons"
     count reckons
     count waits
+    if [ -n "${SHOAL_TEST_NIGHTLY:-}" ]; then
+      # shellcheck disable=SC2086
+      vitest alone --project alone --maxWorkers=1 $folders
+      count alone
+    fi
   fi
   if [ -n "$webgpu" ]; then
     driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
