@@ -33,7 +33,9 @@ export const FAULTS = ['**/faults/**/*.test.ts', '**/chaos.test.ts'];
  * they would break; by day they are as short as others and run among them.
  */
 export const ALONE =
-  process.env['SHOAL_TEST_NIGHTLY'] === undefined ? [] : ['**/chaos.test.ts', '**/nvcc.test.ts', '**/nvcc-encoder.test.ts'];
+  process.env['SHOAL_TEST_NIGHTLY'] === undefined
+    ? []
+    : ['**/chaos.test.ts', '**/nvcc.test.ts', '**/nvcc-encoder.test.ts'];
 
 /** Files that take longest, the longest first (CPU seconds, 2026-11-26). What stands not here comes after them. */
 const LONGEST = [
