@@ -5,6 +5,9 @@
 //
 // Two bodies of 16 MiB at a time, eleven kinds of them (one word, spaces, marks, Hangul, rows, ids, brackets), on two
 // cores with a load of 30: the loop was held for 0.32 s at most, and health answered within 0.43 s (2026-11-26).
+//
+// A library that reads a stream of JSON would be less to keep, and was tried: @streamparser/json 0.0.26 takes 18 times as
+// long as JSON.parse for 16 MiB of token ids or numbers, and more than 4 GB for as many brackets.
 
 import { randomUUID } from 'node:crypto';
 import { loopTurn } from '@shoal/core/base';
