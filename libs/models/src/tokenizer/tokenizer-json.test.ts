@@ -98,6 +98,13 @@ describe('a tokenizer.json that this tokenizer would read wrongly is refused by 
       /added_tokens\[4\]: "ignore_case" is not known here/,
     ],
     [
+      'a version of tomorrow',
+      (root) => {
+        (root as Record<string, unknown>)['version'] = '2.0';
+      },
+      /tokenizer\.json: "version" is "2\.0"; only "1\.0" is known here/,
+    ],
+    [
       'an unknown token outside the vocabulary',
       (root) => {
         root['model']!['unk_token'] = '<unk>';

@@ -12,6 +12,7 @@ import { readWordPiece, type WordPieceFacts } from './word-piece-facts.ts';
 /** One kind of model each. */
 export type TokenizerFacts = WordPieceFacts | UnigramFacts | BpeFacts;
 
+const KNOWN_VERSION = '1.0';
 const KNOWN_KEYS = [
   'version',
   'truncation',
@@ -31,6 +32,7 @@ const KNOWN_KEYS = [
 export function parseTokenizerJson(text: string, where: string): TokenizerFacts {
   const root = CheckedJson.parse(text, where);
   root.expectKeys(KNOWN_KEYS, 'what it does to texts neither');
+  checkVersion(root);
   const model = root.object('model');
   const kind = kindOf(model);
   switch (kind) {
@@ -49,6 +51,17 @@ export function parseTokenizerJson(text: string, where: string): TokenizerFacts 
         },
       );
   }
+}
+
+/** Every file so far says 1.0; what another version would mean is not known. */
+function checkVersion(root: CheckedJson): void {
+  const version = root.has('version') ? root.string('version') : KNOWN_VERSION;
+  if (version === KNOWN_VERSION) return;
+  throw new ShoalError(
+    'MODEL_CORRUPT',
+    `${root.where}: "version" is ${quoted(version)}; only "${KNOWN_VERSION}" is known here`,
+    { where: root.where, key: 'version' },
+  );
 }
 
 /** Files older than tokenizers 0.9 leave "type" out, and are WordPiece where they have its prefix. */
