@@ -235,7 +235,7 @@ describe.runIf(program !== undefined)('in Chromium', () => {
         problems.push(`asks ${asked.url()}`);
     });
     await page.goto(`${dashboard.url}${path}`);
-    for (const text of expected) await page.getByText(text).first().waitFor({ timeout: 10_000 });
+    for (const text of expected) await page.getByText(text).first().waitFor({ timeout: 60_000 });
     const shot = process.env['SHOAL_SCREENSHOTS'];
     if (shot !== undefined) await page.screenshot({ path: join(shot, `${name}.png`) });
     const body = await page.locator('body').innerText();

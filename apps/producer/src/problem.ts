@@ -71,7 +71,7 @@ export function spreadSeconds(seconds: number, random: () => number = Math.rando
 
 /** A server that restarts is back in two (facts: 1.1 to 2.1 s); longer outages are not ours to guess. */
 export const RETRY_LOST_SERVER_SECONDS = 5;
-/** Memory comes back as fast as results are fetched. */
+/** Memory comes back as fast as results are fetched; a disk or a worker, when somebody sees to it. */
 const RETRY_FULL_SERVER_SECONDS = 10;
 
 /** `words` are the server's own: its disk or memory is full, it became a replica, it still loads. */
@@ -123,7 +123,8 @@ function fromShoalError(cause: ShoalError): Problem {
     case 'ADMISSION_REFUSED':
       return overloaded('queue_full', message, Math.ceil(Number(fields['retryAfterMs']) / 1_000), cause);
     case 'QUEUE_REFUSES_WRITES':
-      return unavailable('queue_refuses_writes', message, RETRY_FULL_SERVER_SECONDS, cause);
+    case 'NOT_SERVED':
+      return unavailable(code.toLowerCase(), message, RETRY_FULL_SERVER_SECONDS, cause);
     case 'QUEUE_FULL':
       return overloaded('queue_full', message, RETRY_FULL_SERVER_SECONDS, cause);
     case 'DEADLINE_PASSED':
