@@ -64,7 +64,7 @@ function rangeCheck(): boolean {
 const decoded = decodeInput(input);
 function searchForEqualRows(): number {
   if (decoded.form !== 'tokens') throw new Error('the input has token ids');
-  return mergeDuplicates(decoded.rows.map((ids) => ({ ids, duplicates: [] }))).length;
+  return mergeDuplicates(decoded.rows.map((ids) => ({ ids, second: 0, duplicates: [] }))).length;
 }
 
 function lengthCheck(): Float32Array {

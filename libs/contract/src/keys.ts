@@ -4,6 +4,9 @@
 
 import { ShoalError } from './errors.ts';
 
+/** What a model makes of a row: a vector of a text, or the score of a pair of texts. */
+export type ModelKind = 'embedder' | 'reranker';
+
 export const DEFAULT_PREFIX = '{shoal}';
 
 /** The store's model name as it appears in queue names: lower case, "/" → "--", anything unusual → "-"; no revision. */
@@ -23,6 +26,11 @@ export function mainQueue(modelName: string): string {
 /** The main lane of a reranker. */
 export function rerankQueue(modelName: string): string {
   return `rerank-${modelSlug(modelName)}`;
+}
+
+/** The main lane of a model of either kind. */
+export function queueOf({ name, kind }: { readonly name: string; readonly kind: ModelKind }): string {
+  return kind === 'reranker' ? rerankQueue(name) : mainQueue(name);
 }
 
 /** The CPU lane: only CPU workers claim from it. */

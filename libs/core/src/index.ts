@@ -14,7 +14,7 @@ export {
 export { redactText, redactUrl } from './settings/redact-url.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
-export { readSimilarityJob } from './claimer/queued-job.ts';
+export { READ_JOBS, readRerankJob, readSimilarityJob } from './claimer/queued-job.ts';
 export type {
   Announcement,
   Announcer,
@@ -24,7 +24,7 @@ export type {
   SettleResult,
   Settlement,
 } from './ports/queue.ts';
-export type { BatchTokenizer, Encoded, Tokenizer } from './ports/tokenizer.ts';
+export type { BatchTokenizer, Encoded, EncodedPair, Tokenizer } from './ports/tokenizer.ts';
 export { type Clock, systemClock } from './ports/clock.ts';
 export type { CommitRequest, CommitResult, InputRead, PayloadStore, WantedPayload } from './ports/payload.ts';
 export type { ExecutorLink } from './ports/link.ts';

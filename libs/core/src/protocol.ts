@@ -5,6 +5,7 @@ import type {
   ErrorCode,
   Failure,
   EmbedJob,
+  RerankJob,
   SimilarityInput,
   SimilarityRequest,
   HandOver,
@@ -32,9 +33,9 @@ export interface OrderTerms {
   readonly remainingMs: number | undefined;
 }
 
-/** One claimed job for an executor that embeds. */
+/** One claimed job for an executor that runs a model: to embed, or of a reranker to score pairs. */
 export interface JobOrder extends OrderTerms {
-  readonly input: EmbedJob['input'];
+  readonly input: EmbedJob['input'] | RerankJob['input'];
   readonly truncate: EmbedJob['truncate'];
   readonly prompt: EmbedJob['prompt'];
   readonly output: EmbedJob['output'];

@@ -280,6 +280,7 @@ export class EncoderBackend implements InferenceBackend {
     try {
       other.ids.set(slot.ids.subarray(0, shape.rows * shape.width));
       other.lengths.set(slot.lengths.subarray(0, shape.rows));
+      other.secondFrom.set(slot.secondFrom.subarray(0, shape.rows));
       const result = await exact.run(other, shape);
       slot.embeddings.set(other.embeddings.subarray(0, shape.rows * this.dims));
       return result;

@@ -30,6 +30,8 @@ export interface OrtBackendOptions {
   /** Asked before the first exact run that it lets pass; it throws where the exact graph does not give what it should. */
   readonly proveExact?: ProveExact | undefined;
   readonly dims: number;
+  /** Values of a token in its hidden states: what the arena is laid out by. Default: as many as `dims`. */
+  readonly hidden?: number | undefined;
   /** Default: the CPU. Any other is proven by the runtime's trace before `open` resolves. */
   readonly provider?: Provider;
   /** What to call it in the records of what ran, e.g. "cuda:0". Default: the provider's name. */
@@ -117,6 +119,7 @@ export class OrtBackend implements InferenceBackend {
     const slots = Array.from({ length: sessions + SPARE_SLOTS }, (): SharedSlot => ({
       ids: new SharedArrayBuffer(slotTokens * 4),
       lengths: new SharedArrayBuffer(slotRows * 4),
+      secondFrom: new SharedArrayBuffer(slotRows * 4),
       embeddings: new SharedArrayBuffer(slotRows * dims * 4),
     }));
     const session: SessionThreadOptions = { graphPath, exactGraphPath, provider, threads, dims, slots };
@@ -138,9 +141,10 @@ export class OrtBackend implements InferenceBackend {
     const { graphPath, threads, provider = 'cuda', deviceKind, probe } = this.options;
     if (this.device === 'cpu') {
       const { precision, dims, slotRows, slotTokens } = this;
+      const { hidden } = this.options;
       return {
         kind: 'fitted',
-        graph: { graphPath, precision, dims, threads, slotRows, slotTokens },
+        graph: { graphPath, precision, dims, hidden, threads, slotRows, slotTokens },
         prepare: (paddedTokens, mostBytes) => this.prepare(paddedTokens, mostBytes),
       };
     }
@@ -165,8 +169,9 @@ export class OrtBackend implements InferenceBackend {
    */
   async prepare(paddedTokens: number, mostBytes = Number.POSITIVE_INFINITY): Promise<void> {
     if ((this.options.provider ?? 'cpu') !== 'cpu') return;
-    const vectorBytes = this.dims * ELEMENT_BYTES[this.precision];
-    const wantedBytes = VECTORS_PER_TOKEN * paddedTokens * this.dims * ELEMENT_BYTES.fp32;
+    const { hidden = this.dims } = this.options;
+    const vectorBytes = hidden * ELEMENT_BYTES[this.precision];
+    const wantedBytes = VECTORS_PER_TOKEN * paddedTokens * hidden * ELEMENT_BYTES.fp32;
     const powerBelow = 2 ** Math.floor(Math.log2(mostBytes / this.sessions)); // regions are powers of two
     const reserveTokens = Math.min(MOST_RESERVED_TOKENS, Math.floor(Math.min(wantedBytes, powerBelow) / vectorBytes));
     invariant(
@@ -255,6 +260,7 @@ function toSlot(shared: SharedSlot, index: number): Slot {
     index,
     ids: new Int32Array(shared.ids),
     lengths: new Int32Array(shared.lengths),
+    secondFrom: new Int32Array(shared.secondFrom),
     embeddings: new Float32Array(shared.embeddings),
   };
 }

@@ -40,6 +40,25 @@ export function openSession(
   });
 }
 
+/** All that a graph may take. */
+export interface Inputs {
+  /** [rows, width] */
+  readonly input_ids: Tensor;
+  /** [rows] */
+  readonly lengths: Tensor;
+  /** [rows] */
+  readonly second_from: Tensor;
+}
+
+/** What this graph takes of them: only graphs of rerankers know where a second text begins. */
+export function feedsFor(
+  { inputNames }: Pick<InferenceSession, 'inputNames'>,
+  inputs: Inputs,
+): Readonly<Record<string, Tensor>> {
+  if (inputNames.includes('second_from')) return { ...inputs };
+  return { input_ids: inputs.input_ids, lengths: inputs.lengths };
+}
+
 export interface TracedSession {
   readonly session: InferenceSession;
   readonly nodes: readonly TracedNode[];
@@ -50,10 +69,12 @@ export async function openTracedSession(options: SessionOptions): Promise<Traced
   const folder = await mkdtemp(join(tmpdir(), 'shoal-trace-'));
   try {
     const session = await openSession(options, folder);
-    await session.run({
+    const inputs = {
       input_ids: new Tensor('int32', new Int32Array(16).fill(1), [2, 8]),
       lengths: new Tensor('int32', Int32Array.of(8, 5), [2]),
-    });
+      second_from: new Tensor('int32', Int32Array.of(4, 2), [2]),
+    };
+    await session.run(feedsFor(session, inputs));
     session.endProfiling();
     const [name = ''] = await readdir(folder);
     return { session, nodes: readTrace(await readFile(join(folder, name), 'utf8')) };

@@ -7,7 +7,7 @@ import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_thread
 import { Tensor, type InferenceSession } from 'onnxruntime-node';
 import { invariant } from '@shoal/contract/invariant';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
-import { openSession, openTracedSession } from './ort-session.ts';
+import { feedsFor, openSession, openTracedSession } from './ort-session.ts';
 import { refuseStrays } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
 import type {
@@ -62,11 +62,13 @@ function accept(message: ToSessionThread): void {
 
 /** One length whatever the rows: where nothing is computed, masks for them would be left over in the arena. */
 async function canRun(rows: number, id: number): Promise<boolean> {
-  const feeds = {
+  const runs = await sessionFor(false);
+  const feeds = feedsFor(runs, {
     input_ids: new Tensor('int32', new Int32Array(rows * SHORT_WIDTH).fill(id), [rows, SHORT_WIDTH]),
     lengths: new Tensor('int32', Int32Array.of(SHORT_WIDTH), [1]),
-  };
-  return (await sessionFor(false)).run(feeds).then(
+    second_from: new Tensor('int32', Int32Array.of(0), [1]),
+  });
+  return runs.run(feeds).then(
     () => true,
     () => false,
   );
@@ -96,17 +98,18 @@ function nextRun(): RunRequest | undefined {
 }
 
 async function run({ slot, rows, width, isExact }: RunRequest): Promise<void> {
-  const { ids, lengths, embeddings } = slots[slot]!;
-  const feeds = {
+  const { ids, lengths, secondFrom, embeddings } = slots[slot]!;
+  const inputs = {
     input_ids: new Tensor('int32', new Int32Array(ids, 0, rows * width), [rows, width]),
     lengths: new Tensor('int32', new Int32Array(lengths, 0, rows), [rows]),
+    second_from: new Tensor('int32', new Int32Array(secondFrom, 0, rows), [rows]),
   };
   const fetches = { embeddings: new Tensor('float32', new Float32Array(embeddings, 0, rows * dims), [rows, dims]) };
   say({ kind: 'started', slot });
   try {
     const runs = await sessionFor(isExact);
     const startedMs = performance.now();
-    await runs.run(feeds, fetches);
+    await runs.run(feedsFor(runs, inputs), fetches);
     const endedMs = performance.now();
     say({ kind: 'ran', slot, runMs: endedMs - startedMs, memory: memoryAt(endedMs) });
   } catch (error) {

@@ -18,6 +18,7 @@ export interface SessionThreadOptions {
 export interface SharedSlot {
   readonly ids: SharedArrayBuffer;
   readonly lengths: SharedArrayBuffer;
+  readonly secondFrom: SharedArrayBuffer;
   readonly embeddings: SharedArrayBuffer;
 }
 

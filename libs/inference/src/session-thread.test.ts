@@ -16,6 +16,7 @@ test('a run that is asked of a thread that has ended is lost at once, and nothin
     {
       ids: new SharedArrayBuffer(32),
       lengths: new SharedArrayBuffer(4),
+      secondFrom: new SharedArrayBuffer(4),
       embeddings: new SharedArrayBuffer(4 * model.dims),
     },
   ];

@@ -1,9 +1,18 @@
 // What the claimer must know of a job, whatever it asks for: how large it is, who waits for it, and how an executor is
 // told. The claimer never looks further; which jobs a queue has is said by the function it reads them with.
 
-import { parseJob, resultIdOf, type JobTerms, parseSimilarityJob } from '@shoal/contract';
+import {
+  parseJob,
+  parseRerankJob,
+  parseSimilarityJob,
+  resultIdOf,
+  type EmbedJob,
+  type JobTerms,
+  type ModelKind,
+  type RerankJob,
+} from '@shoal/contract';
 import type { RawClaim } from '../ports/queue.ts';
-import type { AnyOrder } from '../protocol.ts';
+import type { AnyOrder, JobOrder } from '../protocol.ts';
 
 export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs'> {
   readonly jobId: string;
@@ -31,11 +40,28 @@ export function resultIdFor({ jobId, madeMs = 0 }: RawClaim): string | undefined
 /** Reads the jobs of an embedding queue, which are named "embed". */
 export function readEmbedJob(claim: RawClaim): QueuedJob {
   const job = parseJob(claim.jobId, claim.name, claim.data);
-  const { input, fingerprint, truncate, prompt, output, resultTtlMs } = job;
+  return toQueued(claim, job, job);
+}
+
+/** Reads the jobs of a reranker's queue, which are named "rerank": each row is a pair, its result one f32. */
+export function readRerankJob(claim: RawClaim): QueuedJob {
+  const job = parseRerankJob(claim.jobId, claim.name, claim.data);
+  return toQueued(claim, job, { prompt: undefined, output: { dtype: 'f32', dimensions: undefined } });
+}
+
+/** How the jobs of a model's queue are read. */
+export const READ_JOBS: Readonly<Record<ModelKind, ReadJob>> = { embedder: readEmbedJob, reranker: readRerankJob };
+
+function toQueued(
+  claim: RawClaim,
+  job: EmbedJob | RerankJob,
+  { prompt, output }: Pick<EmbedJob, 'prompt' | 'output'>,
+): QueuedJob {
+  const { input, fingerprint, truncate, resultTtlMs } = job;
   return {
     ...job,
     tokens: input.form === 'tokens' ? input.tokens : undefined,
-    order: (remainingMs) => ({
+    order: (remainingMs): JobOrder => ({
       jobId: claim.jobId,
       lane: claim.lane,
       resultId: resultIdFor(claim),

@@ -6,11 +6,13 @@ import { mergeDuplicates } from './duplicates.ts';
 
 interface Row {
   readonly ids: readonly number[];
+  readonly second: number;
   duplicates: Row[];
 }
 
 const NONE: Row[] = [];
-const rowsOf = (lists: readonly (readonly number[])[]): Row[] => lists.map((ids) => ({ ids, duplicates: NONE }));
+const rowsOf = (lists: readonly (readonly number[])[]): Row[] =>
+  lists.map((ids) => ({ ids, second: 0, duplicates: NONE }));
 
 test('each row runs or is the duplicate of one equal to it, whatever the rows; the first of equals runs', () => {
   fc.assert(
@@ -45,6 +47,7 @@ test('does not compare every text of one template with every other', () => {
   // They differ only where the hash does not look; each look at an id is counted.
   const rows = Array.from({ length: 2_000 }, (_, i) => ({
     duplicates: [],
+    second: 0,
     ids: new Proxy(template.with(1, i), { get: (ids, key) => (looks++, Reflect.get(ids, key)) }),
   }));
   expect(mergeDuplicates(rows).length).toBe(2_000);

@@ -4,6 +4,8 @@
 
 interface Comparable<Row> {
   readonly ids: ArrayLike<number>;
+  /** Of a pair, where its second text begins: with the same ids it may be another pair. */
+  readonly second: number;
   /** Replaced, never emptied: rows without duplicates may share one empty list. */
   duplicates: Row[];
 }
@@ -53,7 +55,7 @@ function meet<Row extends Comparable<Row>>(
       return undefined;
     }
     const other = rows[found - 1]!;
-    if (areEqual(other.ids, row.ids)) return other;
+    if (other.second === row.second && areEqual(other.ids, row.ids)) return other;
   }
   return undefined;
 }

@@ -1,6 +1,6 @@
-// What a job that embeds leaves behind: its vectors in the form it asked for, and the facts it returns.
+// What a job leaves behind: its vectors in the form it asked for, or its scores, and the facts it returns.
 
-import { encodeBody, encodeResult, type ResultHeader, type EmbedReturn } from '@shoal/contract';
+import { encodeBody, encodeResult, type ModelKind, type ResultHeader, type EmbedReturn } from '@shoal/contract';
 import type { InferenceBackend } from '../ports/device.ts';
 import type { JobOrder } from '../protocol.ts';
 import type { OpenJob } from './open-job.ts';
@@ -9,9 +9,10 @@ export interface EmbedResultParts {
   readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision' | 'toHalves' | 'checksum'>;
   /** name@revision */
   readonly model: string;
+  /** Default: an embedder. */
+  readonly kind?: ModelKind | undefined;
   /** The model's vectors have length 1. Default true. */
   readonly isNormalized?: boolean | undefined;
-  /** Key of a job's result, for its return value. */
   /** Of what the result is kept under: the job's id, or more where BullMQ made that. */
   readonly resultKey: (resultId: string) => string;
 }
@@ -88,7 +89,7 @@ function commonValue(
     key: resultKey(order.resultId ?? order.jobId),
     model,
     dtype: order.output.dtype,
-    ...(keepsLengths(parts, order) && { normalized: false as const }),
+    ...(parts.kind !== 'reranker' && keepsLengths(parts, order) && { normalized: false as const }),
     device: backend.device,
     precision: backend.precision,
   };

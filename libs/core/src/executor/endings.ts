@@ -1,7 +1,7 @@
 // The ways in which a job ends here other than by its result, each as the outcome that the claimer is told. Decides
 // nothing: who ends, and when, is for the executor to say.
 
-import type { Failure, JobReturn } from '@shoal/contract';
+import type { Failure, JobReturn, ModelKind } from '@shoal/contract';
 import type { JobOrder, JobOutcome, OrderTerms } from '../protocol.ts';
 import type { Row } from './open-job.ts';
 
@@ -26,13 +26,20 @@ export function tooLate(order: OrderTerms): JobOutcome {
   return failed(order, { code: 'DEADLINE_PASSED', message });
 }
 
-/** The vector of a row was not of length 1, or of a model that does not normalize no numbers, in fp32 either. */
-export function unsound(order: OrderTerms, { index, tokens }: Row, isNormalized: boolean): JobOutcome {
-  const problem = isNormalized ? 'that is not of length 1' : 'with values that are no numbers';
-  return failed(order, {
-    code: 'INFERENCE_FAILED',
-    message: `row ${index} gave a vector ${problem} (${tokens} tokens)`,
-  });
+/** What a model makes of a row. */
+export interface Made {
+  readonly kind?: ModelKind | undefined;
+  readonly isNormalized?: boolean | undefined;
+}
+
+/**
+ * The vector of a row was not of length 1, or of a model that does not normalize no numbers, or a score was none, in fp32
+ * either.
+ */
+export function unsound(order: OrderTerms, { index, tokens }: Row, { kind, isNormalized }: Made): JobOutcome {
+  const vector = `a vector ${isNormalized === false ? 'with values that are no numbers' : 'that is not of length 1'}`;
+  const found = kind === 'reranker' ? 'a score that is no number' : vector;
+  return failed(order, { code: 'INFERENCE_FAILED', message: `row ${index} gave ${found} (${tokens} tokens)` });
 }
 
 /** Vectors that keep their lengths have values that f16 cannot say. */

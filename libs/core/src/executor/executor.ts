@@ -24,6 +24,7 @@ import {
   ShoalError,
   toFailure,
   type Failure,
+  type ModelKind,
   invariant,
   unreachable,
   DEFAULT_TENANT,
@@ -77,7 +78,9 @@ export interface ExecutorParts {
   readonly model: string;
   readonly prompts: Prompts['prompts'];
   readonly defaultPrompt?: string | undefined;
-  /** The model's vectors have length 1; else each has its own. Default true. */
+  /** Default: an embedder. */
+  readonly kind?: ModelKind | undefined;
+  /** The model's vectors have length 1; else each has its own. Default true, and of scores false. */
   readonly isNormalized?: boolean | undefined;
   /** Key of a job's result, for its return value. */
   readonly resultKey: (resultId: string) => string;
@@ -342,8 +345,7 @@ export class Executor {
       send({ kind: 'rerun', rows: rows.length });
       return this.again.addExact(rows);
     }
-    for (const row of rows)
-      this.end([...jobsOf([row])], (order) => unsound(order, row, this.parts.isNormalized !== false));
+    for (const row of rows) this.end([...jobsOf([row])], (order) => unsound(order, row, this.parts));
   }
 
   private learn(shape: RunShape, { runMs, memory }: RanWell): void {

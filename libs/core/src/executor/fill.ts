@@ -1,27 +1,23 @@
 // The executor's first verb: what a job order asks for becomes rows of token ids, checked in every respect, or the
 // reason why it cannot. Reads inputs and tokenizes; holds no state of a job, and a fault in one order is that order's
-// alone.
+// alone. What is in an input differs by the kind of model: text-rows.ts and pair-rows.ts.
 
 import {
-  decodeInput,
-  encodeTexts,
-  hasAtLeast,
-  type DecodedInput,
   ShoalError,
+  decodeResultHeader,
   toFailure,
   type Failure,
-  decodeResultHeader,
-  type ResultHeader,
-  fingerprintOf,
-  invariant,
-  missingPrompt,
-  promptText,
+  type ModelKind,
   type Prompts,
+  type ResultHeader,
 } from '@shoal/contract';
 import type { BatchTokenizer } from '../ports/tokenizer.ts';
 import type { InferenceBackend } from '../ports/device.ts';
 import type { InputRead, PayloadStore } from '../ports/payload.ts';
 import type { JobOrder } from '../protocol.ts';
+import type { FilledRows, RowMaker } from './row-maker.ts';
+import { PairRows } from './pair-rows.ts';
+import { TextRows } from './text-rows.ts';
 
 export interface FillerParts {
   readonly store: PayloadStore;
@@ -29,6 +25,8 @@ export interface FillerParts {
   readonly backend: Pick<InferenceBackend, 'dims'>;
   /** name@revision */
   readonly model: string;
+  /** Default: an embedder. */
+  readonly kind?: ModelKind | undefined;
   readonly prompts: Prompts['prompts'];
   readonly defaultPrompt?: string | undefined;
   /** The model's vectors have length 1. Default true. */
@@ -39,18 +37,15 @@ export type Filled =
   | { readonly kind: 'failed'; readonly failure: Failure }
   /** A result of the same request is there. */
   | { readonly kind: 'already'; readonly header: ResultHeader }
-  | {
-      readonly kind: 'rows';
-      readonly fingerprint: string;
-      readonly ids: readonly ArrayLike<number>[];
-      readonly truncated: number;
-    };
+  | ({ readonly kind: 'rows'; readonly fingerprint: string } & FilledRows);
 
 export class Filler {
   private readonly parts: FillerParts;
+  private readonly maker: RowMaker;
 
   constructor(parts: FillerParts) {
     this.parts = parts;
+    this.maker = parts.kind === 'reranker' ? new PairRows(parts) : new TextRows(parts);
   }
 
   /** One value per order, in order. */
@@ -86,7 +81,7 @@ export class Filler {
           `${dims}, or leave output.dimensions out`,
         { jobId: order.jobId },
       );
-    const bytes = order.input.form === 'inline' ? encodeTexts(order.input.texts) : read.input;
+    const bytes = this.maker.inlineBytes(order) ?? read.input;
     if (bytes === undefined) {
       if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint))
         return { kind: 'already', header: known };
@@ -102,25 +97,11 @@ export class Filler {
       if (known.fingerprint === fingerprint) return { kind: 'already', header: known };
       throw conflict(order.jobId, known.fingerprint, fingerprint);
     }
-    return {
-      kind: 'rows',
-      fingerprint,
-      ...(await this.rowsOf(
-        order,
-        order.input.form === 'inline' ? { form: 'texts', texts: order.input.texts } : decodeInput(bytes),
-      )),
-    };
+    return { kind: 'rows', fingerprint, ...(await this.maker.rowsOf(order, bytes)) };
   }
 
   private checkedFingerprint(order: JobOrder, bytes: Buffer): string {
-    const { prompt, truncate, output } = order;
-    const of = (asked: typeof output): string =>
-      fingerprintOf({ model: this.parts.model, prompt, truncate, output: asked }, bytes);
-    const asked = of(output);
-    if (order.fingerprint === asked) return asked;
-    // where vectors have length 1 anyhow, a producer need not know that asking for it has a fingerprint of its own
-    const fingerprint =
-      output.normalize === true && this.parts.isNormalized !== false ? of({ ...output, normalize: undefined }) : asked;
+    const fingerprint = this.maker.fingerprintOf(order, bytes);
     if (order.fingerprint !== undefined && order.fingerprint !== fingerprint) {
       throw new ShoalError(
         'FINGERPRINT_MISMATCH',
@@ -132,87 +113,6 @@ export class Filler {
     }
     return fingerprint;
   }
-
-  private async rowsOf(order: JobOrder, input: DecodedInput): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
-    const expected = order.input.form === 'inline' ? undefined : order.input;
-    if (expected !== undefined && expected.form !== input.form)
-      throw inputMismatch(order.jobId, `says ${expected.form}`, `holds ${input.form}`);
-    const ids =
-      input.form === 'texts'
-        ? await this.tokenized(order, input.texts)
-        : { ids: this.checkedIds(order, input), truncated: 0 };
-    if (expected !== undefined && expected.rows !== ids.ids.length)
-      throw inputMismatch(order.jobId, `says ${expected.rows} rows`, `holds ${ids.ids.length}`);
-    return ids;
-  }
-
-  private async tokenized(
-    order: JobOrder,
-    texts: readonly string[],
-  ): Promise<{ ids: ArrayLike<number>[]; truncated: number }> {
-    const { tokenizer } = this.parts;
-    const prefix = promptText(this.parts, order.prompt);
-    if (prefix === undefined) throw this.noPrompt(order);
-    const rows = await tokenizer.encodeAll(prefix === '' ? texts : texts.map((text) => prefix + text));
-    const firstCut = rows.findIndex((row) => row.isTruncated);
-    if (firstCut >= 0 && order.truncate === 'error') throw tooLong(order.jobId, firstCut, tokenizer.maxTokens);
-    return { ids: rows.map((row) => row.ids), truncated: rows.filter((row) => row.isTruncated).length };
-  }
-
-  /** Texts without the words that were asked for would have other vectors, and nobody would see it. */
-  private noPrompt({ jobId, prompt }: JobOrder): ShoalError<'JOB_INVALID'> {
-    return new ShoalError(
-      'JOB_INVALID',
-      `job "${jobId}" asks for the prompt "${prompt}", and ${this.parts.model} ${missingPrompt(this.parts)}`,
-      { jobId },
-    );
-  }
-
-  private checkedIds(
-    order: JobOrder,
-    { rows, ids }: Extract<DecodedInput, { readonly form: 'tokens' }>,
-  ): ArrayLike<number>[] {
-    const { tokenizer } = this.parts;
-    invariant(order.input.form === 'tokens', 'token ids come with the hash of their tokenizer');
-    if (order.input.tokenizer !== tokenizer.hash) {
-      throw new ShoalError(
-        'TOKENIZER_MISMATCH',
-        `job "${order.jobId}" has token ids of tokenizer ${order.input.tokenizer}; ${this.parts.model} has ` +
-          `${tokenizer.hash}`,
-        {
-          jobId: order.jobId,
-        },
-      );
-    }
-    const long = rows.findIndex((row) => row.length > tokenizer.maxTokens);
-    if (long !== -1) throw tooLong(order.jobId, long, tokenizer.maxTokens);
-    if (hasAtLeast(tokenizer.vocabularySize, ids)) {
-      const row = rows.findIndex((one) => hasAtLeast(tokenizer.vocabularySize, one));
-      const stranger = rows[row]!.find((id) => id >= tokenizer.vocabularySize);
-      throw new ShoalError(
-        'INPUT_CORRUPT',
-        `job "${order.jobId}", row ${row}: token id ${stranger} is outside the vocabulary of ` +
-          `${tokenizer.vocabularySize}`,
-      );
-    }
-    return [...rows];
-  }
-}
-
-function inputMismatch(jobId: string, says: string, holds: string): ShoalError<'INPUT_CORRUPT'> {
-  return new ShoalError('INPUT_CORRUPT', `job "${jobId}" ${says}, but its input key ${holds}`, { jobId });
-}
-
-function tooLong(jobId: string, row: number, maxTokens: number): ShoalError<'INPUT_TOO_LONG'> {
-  return new ShoalError(
-    'INPUT_TOO_LONG',
-    `job "${jobId}", row ${row} has more than the ${maxTokens} tokens this worker takes; shorten it or ask ` +
-      'with truncate "end"',
-    {
-      jobId,
-      row,
-    },
-  );
 }
 
 export function conflict(jobId: string, found: string, asked: string): ShoalError<'JOB_ID_CONFLICT'> {

@@ -27,11 +27,13 @@ export interface Row extends PoolRow {
   readonly job: OpenJob;
   readonly index: number;
   readonly ids: ArrayLike<number>;
+  /** Of a pair: where among the ids the second text begins. 0 of a text. */
+  readonly second: number;
   /** Rows with the same ids that met this one in a cut: its vector is theirs. */
   duplicates: Row[];
 }
 
-type FilledRows = Extract<Filled, { readonly kind: 'rows' }>;
+type FilledRows = Extract<Filled, { kind: 'rows' }>;
 
 /** A job whose input is read: none of its rows has run. `vectors` takes what they become. */
 export function openJob(order: JobOrder, filled: FilledRows, arrivedMs: number, vectors: Float32Array): OpenJob {
@@ -54,12 +56,13 @@ export function openJob(order: JobOrder, filled: FilledRows, arrivedMs: number, 
 }
 
 /** The rows of a job, as they enter the pool. Each field by name, because a spread is slower, and texts are many. */
-export function rowsOf(job: OpenJob, { ids }: FilledRows, terms: Omit<PoolRow, 'tokens'>): Row[] {
+export function rowsOf(job: OpenJob, { ids, seconds }: FilledRows, terms: Omit<PoolRow, 'tokens'>): Row[] {
   const { enteredMs, isInteractive, hasLead } = terms;
   return ids.map((row, index) => ({
     job,
     index,
     ids: row,
+    second: seconds === undefined ? 0 : seconds[index]!,
     tokens: row.length,
     enteredMs,
     isInteractive,

@@ -14,6 +14,7 @@ export function newSlots(
     index,
     ids: new Int32Array(slotTokens),
     lengths: new Int32Array(slotRows),
+    secondFrom: new Int32Array(slotRows),
     embeddings: new Float32Array(slotRows * dims),
   }));
 }
@@ -25,6 +26,7 @@ export function pack(slot: Slot, { rows }: MicroBatch<Row>, { rows: count, width
   for (const [i, row] of rows.entries()) {
     slot.ids.set(row.ids, i * width);
     slot.lengths[i] = row.tokens;
+    slot.secondFrom[i] = row.second;
   }
 }
 

@@ -46,6 +46,8 @@ export interface Slot {
   readonly index: number;
   readonly ids: Int32Array;
   readonly lengths: Int32Array;
+  /** Where in its row a pair's second text begins, one a row. Read by graphs that take pairs, and by no others. */
+  readonly secondFrom: Int32Array;
   /** rows × dims after a run. */
   readonly embeddings: Float32Array;
 }

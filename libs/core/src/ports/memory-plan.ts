@@ -21,6 +21,8 @@ export interface GraphFacts {
   readonly graphPath: string;
   readonly precision: Precision;
   readonly dims: number;
+  /** Values of a token in its hidden states. Left out: as many as `dims`. */
+  readonly hidden?: number | undefined;
   /** Threads of one run. */
   readonly threads: number;
   readonly slotRows: number;

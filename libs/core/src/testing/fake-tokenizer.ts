@@ -1,6 +1,6 @@
 // A tokenizer for tests: a word is a token, between a first and a last special token as in BERT. No vocabulary to load.
 
-import type { BatchTokenizer, Encoded, Tokenizer } from '../ports/tokenizer.ts';
+import type { BatchTokenizer, Encoded, EncodedPair, Tokenizer } from '../ports/tokenizer.ts';
 
 const FIRST = 101;
 const LAST = 102;
@@ -20,6 +20,19 @@ export class FakeTokenizer implements Tokenizer, BatchTokenizer {
 
   async encodeAll(texts: readonly string[]): Promise<Encoded[]> {
     return texts.map((text) => this.encode(text));
+  }
+
+  async encodePairs(query: string, texts: readonly string[]): Promise<EncodedPair[]> {
+    return texts.map((text) => this.encodePair(query, text));
+  }
+
+  /** Of too long a pair only the second text is cut. */
+  encodePair(first: string, second: string): EncodedPair {
+    const [before, { ids }] = [this.encode(first).ids, this.encode(second)];
+    const whole = [...before, ...ids.slice(1)];
+    const isTruncated = whole.length > this.maxTokens;
+    if (isTruncated) whole.splice(this.maxTokens - 1, whole.length, LAST);
+    return { ids: Uint16Array.from(whole), second: Math.min(before.length, whole.length), isTruncated };
   }
 
   encode(text: string): Encoded {
