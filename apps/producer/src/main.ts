@@ -2,7 +2,7 @@
 
 import { readFileSync } from 'node:fs';
 import { storeFolders } from '@shoal/core';
-import { openModel, openTokenizer } from '@shoal/models';
+import { expectEmbedder, openModel, openTokenizer } from '@shoal/models';
 import { serviceMain } from '@shoal/ops/service';
 import { createProducer } from './producer.ts';
 
@@ -10,7 +10,7 @@ process.exit(
   await serviceMain({
     name: 'http',
     start: async (settings, log) => {
-      const model = await openModel(settings.model, storeFolders(settings));
+      const model = expectEmbedder(await openModel(settings.model, storeFolders(settings)));
       const tokenizer = await openTokenizer(
         model,
         settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },

@@ -3,6 +3,7 @@ export {
   openHubModel,
   openModel,
   pullModel,
+  queueOfNamed,
   verifyModel,
   type HubOptions,
   type ModelListing,
@@ -16,12 +17,18 @@ export { removeModel, type RemovedModel } from './store/remove-model.ts';
 export { isHubName } from './hub/hub-name.ts';
 export type { HubOrigin } from './hub/hub-origin.ts';
 export type { FetchedFacts } from './hub/pull-hub-model.ts';
-export { CANARY_TEXT, type Canary } from './store/canaries.ts';
+export { CANARY_QUERY, CANARY_TEXT, encodeCanary, type Canary } from './store/canaries.ts';
 export type { ProveModel } from './store/import-files.ts';
 export { checkModelName } from './store/imported-models.ts';
 export { digestProblem, keepDigest } from './store/kept-digest.ts';
 export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
-export type { StoredModel } from './store/stored-model.ts';
+export {
+  expectEmbedder,
+  expectReranker,
+  type StoredEmbedder,
+  type StoredModel,
+  type StoredReranker,
+} from './store/stored-model.ts';
 export { writeTinyModel, type TinyModelOptions } from './store/tiny-model.ts';
 export { openGraph, type GraphOptions, type KeptGraph } from './graph/open-graph.ts';
 export { readEncoder, type EncoderModel } from './graph/encoder-weights.ts';
@@ -34,4 +41,4 @@ export {
   type Pooling,
   type SentenceHead,
 } from './graph/sentence-head.ts';
-export { openTokenizer, type TokenizerOptions } from './tokenizer/open-tokenizer.ts';
+export { encodePairs, openTokenizer, type TokenizerOptions } from './tokenizer/open-tokenizer.ts';

@@ -5,6 +5,7 @@ import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { ShoalError, isSameModel, isShoalError, mainQueue, sidePrompt } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
+import { expectEmbedder } from '@shoal/models';
 import {
   appendToCollection,
   checkCollection,
@@ -175,7 +176,8 @@ async function buildFromTexts(
       {},
     );
   const { collectionsDir: folder } = settings;
-  const model = await fetchModel(terminal, await modelFor(folder, name, settings, flags), options);
+  const named = await modelFor(folder, name, settings, flags);
+  const model = expectEmbedder(await fetchModel(terminal, named, options));
   const about = { model: `${model.name}@${model.revision}` };
   if (flags.append === true) await refuseOtherModel(folder, name, about.model);
   const place = { terminal, settings, folder, name, flags };

@@ -4,9 +4,9 @@
 import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
-import { ShoalError, cpuLaneOf, mainQueue } from '@shoal/contract';
+import { ShoalError, cpuLaneOf } from '@shoal/contract';
 import { cacheFolder, storeFolders, type Settings } from '@shoal/core';
-import { isHubName, listModels, openModel } from '@shoal/models';
+import { isHubName, listModels, openModel, queueOfNamed } from '@shoal/models';
 import { diskFailure } from '@shoal/fetch';
 import {
   checkServer,
@@ -158,7 +158,9 @@ async function runningServerFindings(settings: Settings, cacheDir: string): Prom
   }
 }
 
-async function serverFindings(redisUrl: string, { prefix, unsafeServer, model }: Settings): Promise<Finding[]> {
+async function serverFindings(redisUrl: string, settings: Settings): Promise<Finding[]> {
+  const { prefix, unsafeServer } = settings;
+  const queue = await queueOfNamed(settings.model, storeFolders(settings));
   const connection = openConnection({ url: redisUrl, name: 'doctor' });
   try {
     await untilReady(connection, redisUrl, ANSWER_WITHIN_MS);
@@ -179,8 +181,8 @@ async function serverFindings(redisUrl: string, { prefix, unsafeServer, model }:
             cure: 'free space on its disk and memory, or let it write there; work goes on by itself then',
           },
       ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
-      ...(await keyFindings(connection, prefix, mainQueue(model))),
-      ...(await trialFindings(connection, prefix, mainQueue(model))),
+      ...(await keyFindings(connection, prefix, queue)),
+      ...(await trialFindings(connection, prefix, queue)),
     ];
   } catch (error) {
     return [

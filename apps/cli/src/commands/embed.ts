@@ -6,7 +6,7 @@ import { stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { ShoalError, missingPrompt, promptText } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
-import type { StoredModel } from '@shoal/models';
+import { expectEmbedder, type StoredModel } from '@shoal/models';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
@@ -166,7 +166,7 @@ async function embedClaimed(
   const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped, standing };
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const isEmpty = await records.isEmpty();
-  const model = await fetchModel(terminal, settings.model, options);
+  const model = expectEmbedder(await fetchModel(terminal, settings.model, options));
   refuseDimensions(model, flags.dimensions);
   refuseMissingPrompt(model, flags.prompt);
   // whether there is a trial is known when the queue server is; until then it is as it was

@@ -1,7 +1,7 @@
 // `shoal model`: the store's verbs, with a progress bar and a report. What a model is and how it is checked is the
 // store's business.
 
-import { ShoalError, mainQueue, modelSlug } from '@shoal/contract';
+import { ShoalError, modelSlug, queueOf } from '@shoal/contract';
 import { storeFolders, type Settings, type StoreFolders } from '@shoal/core';
 import {
   headInWords,
@@ -13,7 +13,9 @@ import {
   verifyModel,
   type HubOrigin,
   type ModelDetails,
+  type ModelListing,
   type StoredModel,
+  type StoredReranker,
 } from '@shoal/models';
 import { attachRunningServer } from '@shoal/private-server';
 import { liveWorkers } from '@shoal/queue';
@@ -79,11 +81,16 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
     },
   });
   const { name, revision, folder, dims, isNormalized, prompts, defaultPrompt, precision } = model;
-  const { head, defaultMaxTokens: maxTokens } = model;
+  const { kind, defaultMaxTokens: maxTokens } = model;
   if (flags.json === true) {
-    const pooling = head.poolings.join('+');
-    const more = { dims, pooling, isNormalized, prompts, defaultPrompt, maxTokens, precision, notes };
-    return print(terminal, `${JSON.stringify({ name, revision, folder, ...more })}\n`);
+    const makes =
+      model.kind === 'reranker'
+        ? { scores: scoresOf(model) }
+        : { dims, pooling: model.head.poolings.join('+'), isNormalized, prompts, defaultPrompt };
+    return print(
+      terminal,
+      `${JSON.stringify({ name, kind, revision, folder, ...makes, maxTokens, precision, notes })}\n`,
+    );
   }
   if (flags.quiet === true) return;
   for (const note of notes) say(terminal, note);
@@ -96,9 +103,9 @@ export async function list(terminal: Terminal, flags: ModelFlags): Promise<void>
   const lines = models
     .filter((model) => !model.isForTests)
     .map(
-      ({ name, revision, bytes, isStored, licence, description, filesOf, notes = [], hub, problem }) =>
+      ({ name, kind, revision, bytes, isStored, licence, description, filesOf, notes = [], hub, problem }) =>
         (problem === undefined
-          ? `${name}  ${revision}  ${place(isStored, filesOf)}  ${(bytes / 1e6).toFixed(0)} MB  ${licence}\n`
+          ? `${name}  ${kind === 'reranker' ? 'reranker  ' : ''}${revision}  ${place(isStored, filesOf)}  ${(bytes / 1e6).toFixed(0)} MB  ${licence}\n`
           : `${name}  cannot be opened: ${problem}\n`) +
         [hub === undefined ? description : `from ${hub}`, ...notes]
           .map((line) => (line === '' ? '' : `   ${line}\n`))
@@ -145,16 +152,17 @@ function textOf(details: ModelDetails): string {
   const prompts = Object.entries(model.prompts).filter(([, text]) => text !== '');
   const rows: readonly (readonly [label: string, text: string])[] = [
     ['model', `${model.name}@${model.revision}: ${description}`],
+    ['kind', model.kind],
     ['licence', `${model.licence}, by ${details.attribution}`],
     ['from', hub === undefined ? 'no hub' : fromHub(hub, details.knownCommit)],
     ['queue', `${queue}, on the CPU alone ${queue}-cpu`],
-    ['vectors', wordsOf(model)],
+    [model.kind === 'reranker' ? 'scores' : 'vectors', wordsOf(model)],
     ['encoder', `${architecture}, rows of at most ${model.positionLimit} tokens`],
     ['tokenizer', `${tokenizer}, ${model.vocabularySize.toLocaleString('en')} tokens, hash ${model.tokenizerHash}`],
     [
       'prompts',
       prompts
-        .map(([kind, text]) => `${kind} ${JSON.stringify(text)}${kind === model.defaultPrompt ? ' by default' : ''}`)
+        .map(([name, text]) => `${name} ${JSON.stringify(text)}${name === model.defaultPrompt ? ' by default' : ''}`)
         .join(', ') || 'none',
     ],
     ['memory', memoryOf(values)],
@@ -195,7 +203,7 @@ export interface RemoveFlags extends ModelFlags {
 export async function remove(terminal: Terminal, name: string, flags: RemoveFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   const folders = foldersOf(terminal, settings);
-  const stored = await modelNames(name, folders);
+  const stored = await modelsOf(name, folders);
   if (flags.force !== true) await refuseServed(terminal, settings, stored);
   const removed = await removeModel(name, folders);
   if (flags.json === true) return print(terminal, `${JSON.stringify(removed)}\n`);
@@ -209,30 +217,31 @@ export async function remove(terminal: Terminal, name: string, flags: RemoveFlag
 }
 
 /** The model of this name, and those that are made of its files. */
-async function modelNames(name: string, folders: StoreFolders): Promise<readonly string[]> {
+async function modelsOf(name: string, folders: StoreFolders): Promise<readonly ModelListing[]> {
   const models = await listModels(folders);
   const repository = name.replace(/@.*$/s, '').toLowerCase();
   const found = models.filter((model) =>
     isHubName(name) ? model.hub?.toLowerCase().startsWith(`${repository}@`) === true : model.name === name,
   );
   const made = models.filter(({ filesOf }) => found.some((model) => model.name === filesOf));
-  return [...found, ...made].map((model) => model.name);
+  return [...found, ...made];
 }
 
-async function refuseServed(terminal: Terminal, settings: Settings, names: readonly string[]): Promise<void> {
+async function refuseServed(terminal: Terminal, settings: Settings, models: readonly ModelListing[]): Promise<void> {
   const { cacheDir } = foldersOf(terminal, settings);
   const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl, signal: terminal.signal });
   if (server === undefined) return; // no worker runs
   try {
     const { prefix } = settings;
     await withConnection({ redisUrl: server.url, prefix, signal: terminal.signal }, async (connection) => {
-      for (const name of names) {
-        const workers = await liveWorkers(connection, mainQueue(name), prefix);
+      for (const model of models) {
+        const { name } = model;
+        const workers = await liveWorkers(connection, queueOf(model), prefix);
         if (workers.length > 0)
           throw new ShoalError(
             'USAGE',
             `${name} is in use: ${workers.length === 1 ? 'a worker serves' : `${workers.length} workers serve`} ` +
-              `${mainQueue(name)} under ${prefix}. Stop them first, or take the files away with --force`,
+              `${queueOf(model)} under ${prefix}. Stop them first, or take the files away with --force`,
             { name, workers },
           );
       }
@@ -242,9 +251,18 @@ async function refuseServed(terminal: Terminal, settings: Settings, names: reado
   }
 }
 
-function wordsOf({ dims, head, isNormalized, defaultMaxTokens }: StoredModel): string {
+function wordsOf(model: StoredModel): string {
+  const { dims, isNormalized, defaultMaxTokens } = model;
+  if (model.kind === 'reranker')
+    return `scores of pairs, ${SCORES_IN_WORDS[scoresOf(model)]}, rows of up to ${defaultMaxTokens} tokens`;
   const lengths = isNormalized ? '' : ', each of its own length';
-  return `${dims} dimensions (${headInWords(head)})${lengths}, rows of up to ${defaultMaxTokens} tokens`;
+  return `${dims} dimensions (${headInWords(model.head)})${lengths}, rows of up to ${defaultMaxTokens} tokens`;
+}
+
+const SCORES_IN_WORDS = { sigmoid: 'between 0 and 1 (sigmoid)', logits: 'of any size (logits)' } as const;
+
+function scoresOf({ head }: StoredReranker): keyof typeof SCORES_IN_WORDS {
+  return head.hasSigmoid ? 'sigmoid' : 'logits';
 }
 
 /** By its name on the hub, where that leads to it. */

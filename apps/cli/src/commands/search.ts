@@ -3,7 +3,7 @@
 
 import { ShoalError, isSameModel, sidePrompt } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
-import type { StoredModel } from '@shoal/models';
+import { expectEmbedder, type StoredModel } from '@shoal/models';
 import { rename, rm, stat, writeFile } from 'node:fs/promises';
 import { extname } from 'node:path';
 import {
@@ -290,7 +290,7 @@ async function embedded(
   if (rows !== undefined) refuseUnknownModel(rows, asked);
   const name = rows?.model?.split('@')[0] ?? settings.model;
   const options = { settings: { ...settings, model: name }, isQuiet, waitLimitMs };
-  const model = await fetchModel(terminal, name, options);
+  const model = expectEmbedder(await fetchModel(terminal, name, options));
   if (rows !== undefined) refuseOtherModel(model, rows);
   return withSession(terminal, { ...options, model }, async ({ client, signal }) => {
     const { vectors } = await client.embed([...texts], {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import type { EmbedOptions } from '@shoal/client';
 import { ShoalError, modelSlug, sidePrompt } from '@shoal/contract';
 import { cacheFolder, type Settings } from '@shoal/core';
+import { expectEmbedder } from '@shoal/models';
 import { duration, rowProgress } from '../progress.ts';
 import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/corpus.ts';
 import { topK, type Hit } from '../search/top-k.ts';
@@ -40,7 +41,7 @@ export async function tryOut(terminal: Terminal, query: readonly string[], flags
     );
   const passages = await readCorpus(projectRoot(), flags.all === true ? NO_LIMITS : LIMITS);
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
-  const model = await fetchModel(terminal, settings.model, options);
+  const model = expectEmbedder(await fetchModel(terminal, settings.model, options));
   await withSession(terminal, { ...options, model }, async (session) => {
     const matrix = await vectorsOf(terminal, session, { passages, settings, flags });
     const search = (text: string): Promise<readonly Hit[]> => nearest(session, matrix, text, flags.top);

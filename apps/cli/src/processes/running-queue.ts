@@ -1,8 +1,9 @@
 // A queue on the server that is there, for commands that only look at it or set it right. They start no server, since
 // an empty one would only seem to answer.
 
-import { ShoalError, mainQueue } from '@shoal/contract';
-import { cacheFolder } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import { cacheFolder, storeFolders } from '@shoal/core';
+import { queueOfNamed } from '@shoal/models';
 import { attachRunningServer } from '@shoal/private-server';
 import { BoardQueues } from '@shoal/queue';
 import { settingsOf } from '../settings.ts';
@@ -36,7 +37,8 @@ export async function withRunningQueue(
       { cacheDir },
     );
   try {
-    await use({ redisUrl: server.url, prefix: settings.prefix, queue: flags.queue ?? mainQueue(settings.model) });
+    const queue = flags.queue ?? (await queueOfNamed(settings.model, storeFolders(settings, terminal.environment)));
+    await use({ redisUrl: server.url, prefix: settings.prefix, queue });
   } finally {
     await server.release();
   }

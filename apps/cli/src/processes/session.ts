@@ -2,7 +2,7 @@
 // order, each said aloud when it takes starting; released in the reverse order on every way out. What can be refused by
 // looking at the model alone is refused before a server or a worker starts.
 
-import { ShoalError, isShoalError, mainQueue } from '@shoal/contract';
+import { ShoalError, isShoalError, queueOf } from '@shoal/contract';
 import { cacheFolder, storeFolders, type Settings, type Tokenizer } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import {
@@ -202,7 +202,7 @@ async function withWorker<Result>(
     for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' }))
       .warnings)
       if (!options.isQuiet) say(terminal, warning);
-    const isTrial = await sayTrial(terminal, connection, { prefix: settings.prefix, queue: mainQueue(model.name) });
+    const isTrial = await sayTrial(terminal, connection, { prefix: settings.prefix, queue: queueOf(model) });
     const keeper = keepWorkerFor(terminal, options, connection);
     const waiting = new WaitingNotice(terminal, options);
     const failed = AbortSignal.any([keeper.failed, server.lost, waiting.tooLong]);
@@ -273,7 +273,7 @@ function keepWorkerFor(
     ...terminal.environment,
     ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, kind: 'embed', device: 'cpu', metricsPort: 0 }),
   };
-  const queue = mainQueue(model.name);
+  const queue = queueOf(model);
   return new WorkerKeeper({
     startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),
     countWorkers: async () => (await liveWorkers(connection, queue, settings.prefix)).length,

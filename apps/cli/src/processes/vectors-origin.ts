@@ -2,7 +2,7 @@
 // Each result says whether a simulated device gave it, so that rows of both kinds never come together, whenever a trial
 // begins or ends.
 
-import { ShoalError, mainQueue } from '@shoal/contract';
+import { ShoalError, queueOf } from '@shoal/contract';
 import type { Session } from './session.ts';
 
 /** Throws CONFIG_INVALID for vectors of the other kind. */
@@ -11,7 +11,7 @@ export function refuseOtherVectors(
   { isSimulated }: { readonly isSimulated: boolean },
 ): void {
   if (isSimulated === isTrial) return;
-  const queue = mainQueue(model.name);
+  const queue = queueOf(model);
   throw new ShoalError(
     'CONFIG_INVALID',
     isSimulated

@@ -20,10 +20,14 @@ export interface EncoderModel {
 }
 
 /**
- * MODEL_UNAVAILABLE for a model whose vectors do not come from fp32 weights, for an encoder that differs from BERT, and
+ * MODEL_UNAVAILABLE for a reranker, for a model whose vectors do not come from fp32 weights, for an encoder that differs from BERT, and
  * for one with more behind its hidden states than the native encoder computes; MODEL_CORRUPT as for a graph.
  */
 export async function readEncoder(model: StoredModel): Promise<EncoderModel> {
+  if (model.kind === 'reranker')
+    throw new ShoalError('MODEL_UNAVAILABLE', `${model.name} is a reranker; the native encoder gives vectors alone`, {
+      name: model.name,
+    });
   if (model.graphKind === 'imported' || model.graphKind === 'int8')
     throw new ShoalError(
       'MODEL_UNAVAILABLE',

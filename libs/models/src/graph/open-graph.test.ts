@@ -4,7 +4,7 @@ import { mkdir, mkdtemp, open, readFile, readdir, rm, stat, truncate, utimes, wr
 import { tmpdir } from 'node:os';
 import { basename, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import type { StoredModel } from '../store/stored-model.ts';
+import type { StoredEmbedder, StoredModel } from '../store/stored-model.ts';
 import { writeTinyModel, type TinyModelOptions } from '../store/tiny-model.ts';
 import { GraphRunner, cosine } from '../testing/onnx-run.ts';
 import { referenceVector } from '../testing/reference-bert.ts';
@@ -57,7 +57,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-const tiny = (options: Partial<TinyModelOptions> = {}): Promise<StoredModel> =>
+const tiny = (options: Partial<TinyModelOptions> = {}): Promise<StoredEmbedder> =>
   writeTinyModel(join(folder, 'model'), { seed: 1, ...options });
 
 async function rowsOf(model: StoredModel): Promise<readonly (readonly number[])[]> {

@@ -19,6 +19,7 @@ import { FORMS, GRAPH_KINDS } from './graph-kind.ts';
 import { int8KindHere } from './int8-kind.ts';
 import { useTensors } from './named-tensors.ts';
 import type { OnnxFile } from './onnx-file.ts';
+import { rerankerGraph } from './reranker-graph.ts';
 import { headKey } from './sentence-head.ts';
 
 /** Raised whenever the builder writes other bytes for the same model. */
@@ -50,7 +51,7 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
   const config = await readModelFile(configPath);
   const calibrationPath = FORMS[kind].encoder === 'int8' ? model.calibration : undefined;
   const maxima = calibrationPath === undefined ? Buffer.alloc(0) : await readModelFile(calibrationPath);
-  const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, headKey(model.head)]);
+  const facts = JSON.stringify([BUILDER_VERSION, kind, model.weightsSha256, keyOf(model)]);
   const hash = createHash('sha256').update(facts).update(config).update(maxima).digest('hex').slice(0, 16);
   const path = join(cacheDir, 'graphs', `${model.name}-${kind}-${hash}.onnx`);
   const before = await graphProblem(path);
@@ -66,12 +67,20 @@ export async function openGraph(model: StoredModel, options: GraphOptions): Prom
         ? undefined
         : Calibration.parse(maxima.toString(), calibrationPath, model.weightsSha256);
     await useTensors(model.folder, async (tensors) => {
-      const graph = encoderGraph(encoder, tensors, { head: model.head, kind, calibration });
+      const graph =
+        model.kind === 'reranker'
+          ? rerankerGraph({ encoder, head: model.head }, tensors, kind)
+          : encoderGraph(encoder, tensors, { head: model.head, kind, calibration });
       await writeGraph(graph, path, options.maxGraphBytes);
     });
   };
   await storing(cacheDir, () => withLock(`${path}.lock`, build));
   return path;
+}
+
+/** What the head does to numbers: the same text is the same graph. */
+function keyOf(model: StoredModel): unknown {
+  return model.kind === 'reranker' ? ['scores', model.head] : headKey(model.head);
 }
 
 /** Values that one file has no room for lie beside it; they are there before the graph is. */

@@ -4,16 +4,32 @@
 
 import { readFileSync } from 'node:fs';
 import { ShoalError } from '@shoal/contract';
+import type { Encoded, Tokenizer } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
+import { encodePairs } from '../tokenizer/open-tokenizer.ts';
+import type { StoredModel } from './stored-model.ts';
 
 /** Words, a capital, digits and a sign beyond ASCII; one of fixtures/texts.json, whose vectors others computed. */
 export const CANARY_TEXT = 'Preheat the oven to 200 °C, grease the tin, and whisk three';
 
 export interface Canary {
-  /** Of the text, as the model takes them: special tokens in. */
+  /** Of the text, or of query and text, as the model takes them: special tokens in. */
   readonly ids: readonly number[];
-  /** Of length 1. */
+  /** Of a reranker: at which id the text begins. */
+  readonly second?: number | undefined;
+  /** Of length 1, of a model that normalizes; of a reranker its one score. */
   readonly vector: Float32Array;
+}
+
+/** What the known text is weighed against by a reranker. */
+export const CANARY_QUERY = 'How hot should the oven be for this cake?';
+
+/** The row of the known text, and of a reranker that of the query with it. */
+export function encodeCanary(
+  { kind }: Pick<StoredModel, 'kind'>,
+  tokenizer: Pick<Tokenizer, 'encode' | 'encodePair'>,
+): Encoded & { readonly second?: number } {
+  return kind === 'reranker' ? encodePairs(tokenizer, CANARY_QUERY, [CANARY_TEXT])[0]! : tokenizer.encode(CANARY_TEXT);
 }
 
 const FILE = new URL('../../canaries/canaries.json', import.meta.url);
@@ -30,10 +46,11 @@ export function parseCanary(json: CheckedJson): Canary {
   const bytes = Buffer.from(json.string('vector'), 'base64');
   if (bytes.length === 0 || bytes.length % 4 !== 0)
     throw new ShoalError('MODEL_CORRUPT', `${json.where}: "vector" is no list of 32-bit floats`, { where: json.where });
-  return { ids: json.integers('ids'), vector: new Float32Array(Uint8Array.from(bytes).buffer) };
+  const second = json.has('second') ? { second: json.integer('second') } : {};
+  return { ids: json.integers('ids'), ...second, vector: new Float32Array(Uint8Array.from(bytes).buffer) };
 }
 
 /** As it is written: floats to the bit. */
-export function canaryText({ ids, vector }: Canary): { readonly ids: readonly number[]; readonly vector: string } {
-  return { ids, vector: Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64') };
+export function canaryText({ vector, ...row }: Canary): Omit<Canary, 'vector'> & { readonly vector: string } {
+  return { ...row, vector: Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64') };
 }

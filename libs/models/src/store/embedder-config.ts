@@ -4,16 +4,16 @@
 // it is.
 
 import { join, posix } from 'node:path';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, type ModelKind } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 import { isSequenceClassifier, labelsOf } from '../encoder/score-head.ts';
 import type { SourceFolder } from './source-folder.ts';
+import { SAVED_BESIDE } from './stored-model.ts';
 
 /** The first that is there is read. */
 const LIMIT_FILES = ['bert', 'roberta', 'distilbert', 'camembert', 'albert', 'xlm-roberta', 'xlnet'].map(
   (kind) => `sentence_${kind}_config.json`,
 );
-const EMBEDDER = 'config_sentence_transformers.json';
 const ADAPTER_FILES = ['adapter_config.json', 'adapter_model.safetensors', 'adapter_model.bin'];
 /** Positions of these begin behind the padding's own id. */
 const POSITIONS_AFTER_PADDING = ['roberta', 'xlm-roberta', 'camembert', 'mpnet'];
@@ -55,6 +55,7 @@ export interface LimitFacts {
   readonly positions: number;
   /** model_max_length of tokenizer_config.json, where it says one. */
   readonly tokenizerLimit: number | undefined;
+  readonly kind: ModelKind;
 }
 
 /**
@@ -62,10 +63,10 @@ export interface LimitFacts {
  * say. A length beyond the positions is cut to them: sentence-transformers fails on the texts between.
  */
 export async function readLimits(source: SourceFolder, encoder: string, facts: LimitFacts): Promise<Limits> {
-  const { positions, tokenizerLimit } = facts;
+  const { positions, tokenizerLimit, kind } = facts;
   const path = await firstOf(source, encoder, LIMIT_FILES);
   const json = path === undefined ? undefined : await source.readJson(path);
-  if (json !== undefined) refuseOtherInputs(json);
+  if (json !== undefined) refuseOtherInputs(json, kind);
   const lowercases = json !== undefined && json.has('do_lower_case') && json.boolean('do_lower_case');
   if (json?.has('max_seq_length') === true) {
     const asked = json.integer('max_seq_length', 1);
@@ -81,7 +82,14 @@ export async function readLimits(source: SourceFolder, encoder: string, facts: L
   return { maxTokens, lowercases, notes };
 }
 
-function refuseOtherInputs(json: CheckedJson): void {
+/** What the file calls that which the encoder is asked for, and what comes out of it. */
+const OUTPUTS: Readonly<Record<ModelKind, readonly [task: string, module: string, method: string]>> = {
+  embedder: ['feature-extraction', 'token_embeddings', 'last_hidden_state'],
+  reranker: ['sequence-classification', 'scores', 'logits'],
+};
+
+function refuseOtherInputs(json: CheckedJson, kind: ModelKind): void {
+  const [task, module, method] = OUTPUTS[kind];
   json.expectKeys([...NEUTRAL_LIMIT_KEYS, ...EMPTY_LIMIT_KEYS], 'what it changes about texts or vectors neither');
   for (const key of EMPTY_LIMIT_KEYS)
     if (!isEmpty(json.raw(key)))
@@ -89,13 +97,13 @@ function refuseOtherInputs(json: CheckedJson): void {
         json.where,
         `"${key}" is set, and what it changes is not computed here: only empty it is supported`,
       );
-  expectValue(json, 'transformer_task', 'feature-extraction');
-  expectValue(json, 'module_output_name', 'token_embeddings');
+  expectValue(json, 'transformer_task', task);
+  expectValue(json, 'module_output_name', module);
   if (!json.has('modality_config')) return;
   const modalities = json.object('modality_config');
   const text = modalities.object('text');
   expectValue(text, 'method', 'forward');
-  expectValue(text, 'method_output_name', 'last_hidden_state');
+  expectValue(text, 'method_output_name', method);
 }
 
 export interface Embedder {
@@ -108,8 +116,8 @@ export interface Embedder {
 
 /** What the folder says of prompts and of the kind of model. */
 export async function readEmbedder(source: SourceFolder): Promise<Embedder> {
-  if (!(await source.has(EMBEDDER))) return { prompts: {}, defaultPrompt: undefined, notes: [] };
-  const json = await source.readJson(EMBEDDER);
+  if (!(await source.has(SAVED_BESIDE))) return { prompts: {}, defaultPrompt: undefined, notes: [] };
+  const json = await source.readJson(SAVED_BESIDE);
   expectValue(json, 'model_type', 'SentenceTransformer');
   if (json.has('truncate_dim'))
     throw corrupt(
@@ -137,13 +145,38 @@ export async function readEmbedder(source: SourceFolder): Promise<Embedder> {
   return { prompts, defaultPrompt, notes };
 }
 
-/** Adapters, classifiers and other tasks: their files hold an encoder, whose vectors nobody trained for texts. */
-export async function refuseOtherThanEmbedder(
+/**
+ * Refuses what sentence-transformers saved of a reranker and is not computed here. Prompts that no pair has by itself are
+ * left out, with a note.
+ */
+export async function readReranker(source: SourceFolder): Promise<{ readonly notes: readonly string[] }> {
+  if (!(await source.has(SAVED_BESIDE))) return { notes: [] };
+  const json = await source.readJson(SAVED_BESIDE);
+  expectValue(json, 'model_type', 'CrossEncoder');
+  if (json.has('default_prompt_name'))
+    throw corrupt(
+      json.where,
+      `"default_prompt_name" is ${JSON.stringify(json.raw('default_prompt_name'))}: a prompt before every pair is not ` +
+        'supported for rerankers. Take "default_prompt_name" out of the file if pairs shall have none',
+    );
+  const prompts = json.has('prompts') ? json.object('prompts') : CheckedJson.of({}, json.where);
+  const named = prompts.keys().filter((key) => prompts.has(key) && prompts.string(key) !== '');
+  return {
+    notes:
+      named.length === 0 ? [] : [`its prompts (${named.join(', ')}) are left out: pairs have none, as its authors say`],
+  };
+}
+
+/**
+ * Which of the kinds that are served it is. Refuses adapters, other classifiers and other tasks: their files hold an
+ * encoder, whose vectors nobody trained for texts.
+ */
+export async function modelKindOf(
   source: SourceFolder,
   encoder: string,
   config: CheckedJson,
   isPoolingNamed: boolean,
-): Promise<void> {
+): Promise<ModelKind> {
   for (const path of ADAPTER_FILES.flatMap((name) => [name, posix.join(encoder, name)])) {
     if (!(await source.has(path))) continue;
     const base = path.endsWith('.json') ? (await source.readJson(path)).raw('base_model_name_or_path') : undefined;
@@ -164,18 +197,22 @@ export async function refuseOtherThanEmbedder(
           'as sentence-transformers would, or --pooling cls',
       );
     }
-    if (isSequenceClassifier(config) && labelsOf(config) === 1)
+    if (isSequenceClassifier(config) && labelsOf(config) === 1) {
+      if (!isPoolingNamed) return 'reranker';
       throw corrupt(
         config.where,
-        `its architecture is ${name} with one label: it is a reranker (a cross-encoder); this version serves ` +
-          'embedders. Its encoder alone gives vectors that nobody trained to be compared',
+        `its architecture is ${name} with one label: it is a reranker (a cross-encoder), which gives scores of pairs, ` +
+          'and a pooling is named for it. Its encoder alone gives vectors that nobody trained to be compared: leave the ' +
+          'pooling out',
       );
+    }
     throw corrupt(
       config.where,
       `its architecture is ${name}: a model with a head for another task (${taskOf(config)}), no embedder. Its encoder ` +
         'alone gives vectors that nobody trained to be compared',
     );
   }
+  return 'embedder';
 }
 
 function taskOf(config: CheckedJson): string {

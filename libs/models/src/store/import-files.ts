@@ -14,8 +14,10 @@ import { CheckedJson } from '../checked-json.ts';
 import type { HubOrigin } from '../hub/hub-origin.ts';
 import { adaptOnnx } from '../graph/adapt-onnx.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
+import { describeScoreHead } from '../encoder/score-head.ts';
 import { encoderGraph } from '../graph/encoder-graph.ts';
 import { WEIGHTS_FILE, useTensors } from '../graph/named-tensors.ts';
+import { rerankerGraph } from '../graph/reranker-graph.ts';
 import {
   checkHeadWeights,
   givesUnitVectors,
@@ -24,15 +26,15 @@ import {
   type SentenceHead,
 } from '../graph/sentence-head.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
-import { positionsOf, readEmbedder, readLimits, refuseOtherThanEmbedder } from './embedder-config.ts';
+import { modelKindOf, positionsOf, readEmbedder, readLimits, readReranker, type Embedder } from './embedder-config.ts';
 import { missingFiles, usualGraph, weightFiles } from './find-weights.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
-import { readLayout, type ModuleLayout } from './module-layout.ts';
+import { expectPooling, readLayout, type ModuleLayout } from './module-layout.ts';
 import { SourceFolder } from './source-folder.ts';
 import { placeModules, storedModulePath } from './place-modules.ts';
 import { pooledWidth, readModules, readPoolings, MODULE_WEIGHTS } from './sentence-modules.ts';
-import { REVISION_DIGITS, type OnnxFacts, type StoredModel } from './stored-model.ts';
+import { REVISION_DIGITS, SAVED_BESIDE, type OnnxFacts, type StoredModel } from './stored-model.ts';
 import type { Canary } from './canaries.ts';
 import { effectiveTokenizer } from './tokenizer-config.ts';
 import { VOCABULARY, tokenizerOfVocabulary } from './vocabulary-file.ts';
@@ -130,8 +132,14 @@ export async function refuseBySmallFiles(folder: string, empty: string): Promise
   for (const path of needed) if (!(await source.has(path))) missing.push(path);
   if (missing.length > 0) throw await missingFiles(source, layout.encoder, missing);
   const config = await source.readJson(posix.join(layout.encoder, FILE.config));
-  await refuseOtherThanEmbedder(source, layout.encoder, config, layout.pooling !== undefined);
-  await readEmbedder(source);
+  const kind = await modelKindOf(source, layout.encoder, config, layout.pooling !== undefined);
+  if (kind === 'embedder') {
+    expectPooling(source, layout);
+    await readEmbedder(source);
+  } else {
+    describeScoreHead(config, describeEncoder(config), await savedBeside(source, layout));
+    await readReranker(source);
+  }
   await placeTokenizer(empty, { given: { folder, graph: undefined }, source, layout, weights: [] }, config, []);
 }
 
@@ -152,14 +160,16 @@ async function collect(
   const inEncoder = (path: string): string => posix.join(layout.encoder, path);
   await expectFiles(sources);
   const config = await source.readJson(inEncoder(FILE.config));
-  await refuseOtherThanEmbedder(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
-  const embedder = await readEmbedder(source);
-  const notes = [...earlier, ...embedder.notes];
+  const kind = await modelKindOf(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
+  const said = await (kind === 'reranker' ? expectReranker(sources, choices) : readEmbedder(source));
+  const notes = [...earlier, ...said.notes];
   await write(folder, FILE.config, await source.readText(inEncoder(FILE.config)));
-  const { head, width } = await placeHead(folder, sources, choices, notes);
+  const placed = kind === 'embedder' ? await placeHead(folder, sources, choices, notes) : undefined;
+  if (kind === 'reranker' && (await savedBeside(source, layout)) !== undefined)
+    await source.copy(SAVED_BESIDE, join(folder, SAVED_BESIDE));
   const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);
   const positions = given.graph === undefined ? describeEncoder(config).rowLimit : positionsOf(config);
-  const limits = await readLimits(source, layout.encoder, { positions, tokenizerLimit });
+  const limits = await readLimits(source, layout.encoder, { positions, tokenizerLimit, kind });
   notes.push(...limits.notes);
   await write(
     folder,
@@ -170,13 +180,13 @@ async function collect(
     if (await source.has(path)) await source.copy(path, join(folder, path));
   for (const path of weights) await source.copy(path, join(folder, basename(path)));
   const onnx =
-    given.graph === undefined
+    given.graph === undefined || placed === undefined
       ? undefined
-      : await placeGraph(sources, given.graph, { folder, config, head, width, notes });
-  if (!givesUnitVectors(head)) notes.push(lengthsNote(layout, onnx));
+      : await placeGraph(sources, given.graph, { folder, config, ...placed, notes });
+  if (placed !== undefined && !givesUnitVectors(placed.head)) notes.push(lengthsNote(layout, onnx));
   const files = await pin(folder);
-  const { defaultPrompt } = embedder;
-  const prompts = promptsOf(embedder.prompts, choices.prompts);
+  const { defaultPrompt } = said;
+  const prompts = promptsOf(said.prompts, choices.prompts);
   const model: ImportedModel = {
     name,
     // prompts are a part of what a text becomes, and in none of the files
@@ -186,6 +196,7 @@ async function collect(
       .slice(0, REVISION_DIGITS),
     files,
     origin: 'imported',
+    kind,
     description: originOf(given),
     licence: given.hub?.licence ?? (await readLicence(folder)),
     attribution: given.hub === undefined ? 'its authors' : `the authors of ${given.hub.repository}`,
@@ -238,19 +249,51 @@ function promptsOf(
   return { ...named, ...chosen, ...(hasOther && { document: passage }) };
 }
 
+/** What sentence-transformers saved of a whole model, which it reads only beside a modules.json. */
+async function savedBeside(source: SourceFolder, { hasModules }: ModuleLayout): Promise<CheckedJson | undefined> {
+  return hasModules && (await source.has(SAVED_BESIDE)) ? source.readJson(SAVED_BESIDE) : undefined;
+}
+
+/** What a reranker's files say besides its layers. USAGE for choices that only an embedder has. */
+async function expectReranker(
+  { given: { graph, folder }, source }: Sources,
+  { pooling, normalize = false, prompts = {} }: ImportChoices,
+): Promise<Embedder> {
+  const chosen = [
+    ...(pooling === undefined ? [] : [`--pooling ${pooling}`]),
+    ...(normalize ? ['--normalize'] : []),
+    ...Object.keys(prompts).map((name) => `--${name}-prompt`),
+  ];
+  if (chosen.length > 0)
+    throw new ShoalError(
+      'USAGE',
+      `${folder} is a reranker, whose rows are pairs of texts and get scores: leave ${chosen.join(' and ')} out`,
+      { folder },
+    );
+  if (graph !== undefined)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${graph} is the graph of a reranker, and rerankers are served from their weights alone: put model.safetensors ` +
+        'beside config.json and import the folder',
+      { path: graph },
+    );
+  return { prompts: {}, defaultPrompt: undefined, ...(await readReranker(source)) };
+}
+
 interface PlacedHead {
   readonly head: SentenceHead;
   /** Values of a token that the pooling was made for, where it says so. */
   readonly width: number | undefined;
 }
 
-/** The head, its files in their places; in the words of sentence-transformers since 5.4. */
+/** The head of an embedder, its files in their places; in the words of sentence-transformers since 5.4. */
 async function placeHead(
   folder: string,
   { source, layout }: Sources,
   { pooling: chosen, normalize = false }: ImportChoices,
   notes: string[],
 ): Promise<PlacedHead> {
+  expectPooling(source, layout);
   const json = layout.pooling === undefined ? undefined : await source.readJson(layout.pooling);
   const found = json === undefined ? undefined : readPoolings(json);
   if (chosen !== undefined && found !== undefined && chosen !== found.join())
@@ -363,13 +406,14 @@ async function placeGraph(
  */
 async function check(model: ImportedModel, folder: string, config: CheckedJson): Promise<StoredModel> {
   const described = await describeImported(model, folder);
-  await checkHeadWeights(described.head);
+  if (described.kind === 'embedder') await checkHeadWeights(described.head);
   await openTokenizer(described);
   if (model.onnx !== undefined) return described;
   const encoder = describeEncoder(CheckedJson.parse(await readFile(join(folder, FILE.config), 'utf8'), config.where));
-  await useTensors(
-    folder,
-    async (tensors) => void encoderGraph(encoder, tensors, { head: described.head, kind: 'fused-fp32' }),
+  await useTensors(folder, async (tensors) =>
+    described.kind === 'reranker'
+      ? void rerankerGraph({ encoder, head: described.head }, tensors, 'fused-fp32')
+      : void encoderGraph(encoder, tensors, { head: described.head, kind: 'fused-fp32' }),
   );
   return described;
 }

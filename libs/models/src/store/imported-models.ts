@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { readFile, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, type ModelKind } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 import { parseHubOrigin, type HubOrigin } from '../hub/hub-origin.ts';
 import { canaryText, parseCanary, type Canary } from './canaries.ts';
@@ -15,6 +15,8 @@ import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.
 
 export interface ImportedModel extends ModelFacts {
   readonly origin: 'imported';
+  /** Left out of import.json by those who knew embedders alone. */
+  readonly kind: ModelKind;
   /** A hash of the digests of all files. */
   readonly revision: string;
   readonly files: Pins;
@@ -89,7 +91,7 @@ export async function importedNames(models: string): Promise<readonly string[]> 
 }
 
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
-  const { name, licence, prompts, defaultPrompt, revision, files, onnx, canary } = model;
+  const { name, kind, licence, prompts, defaultPrompt, revision, files, onnx, canary } = model;
   const weightsSha256 = weightsDigest(files);
   if (weightsSha256 === undefined)
     throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
@@ -97,6 +99,7 @@ export function describeImported(model: ImportedModel, folder: string): Promise<
     });
   return describeModel({
     name,
+    kind,
     folder,
     licence,
     prompts,
@@ -158,12 +161,23 @@ function parseManifest(
     ...given,
     ...facts,
     origin: 'imported',
+    kind: parseKind(json),
     files: pins,
     notes: json.list('notes').map(String),
     ...(json.has('canary') && { canary: parseCanary(json.object('canary')) }),
     ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }),
     ...(json.has('hub') && { hub: parseHubOrigin(json.object('hub')) }),
   };
+}
+
+function parseKind(json: CheckedJson): ModelKind {
+  const kind = json.has('kind') ? json.string('kind') : 'embedder';
+  if (kind === 'embedder' || kind === 'reranker') return kind;
+  throw new ShoalError(
+    'MODEL_CORRUPT',
+    `${json.where}: "kind" is ${JSON.stringify(kind)}; this version serves "embedder" and "reranker"`,
+    { where: json.where },
+  );
 }
 
 function parseOnnx(json: CheckedJson): OnnxFacts {

@@ -209,7 +209,13 @@ describe('opening a model', () => {
 
   test('that was imported and vanishes at this moment is MODEL_UNAVAILABLE', async () => {
     const { sources: _, ...facts } = SMALL;
-    const vanished: KnownModel = { ...facts, origin: 'imported', revision: '0123456789ab', notes: [] };
+    const vanished: KnownModel = {
+      ...facts,
+      origin: 'imported',
+      kind: 'embedder',
+      revision: '0123456789ab',
+      notes: [],
+    };
     for (const open of [openKnown, pullKnown])
       await expect(open(vanished, { cacheDir, environment })).rejects.toEqual(
         refusal('MODEL_UNAVAILABLE', /shoal model import … --name small brings it back/),

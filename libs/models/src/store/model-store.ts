@@ -7,7 +7,7 @@ import { createHash } from 'node:crypto';
 import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { ShoalError, isShoalError } from '@shoal/contract';
+import { ShoalError, isShoalError, mainQueue, queueOf, type ModelKind } from '@shoal/contract';
 import { withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
 import { keptGraphs, type KeptGraph } from '../graph/open-graph.ts';
 import { NO_DIGEST } from './kept-digest.ts';
@@ -69,6 +69,7 @@ export interface OpenOptions extends Omit<PullOptions, 'force'>, Omit<HubOptions
 
 export interface ModelListing {
   readonly name: string;
+  readonly kind: ModelKind;
   readonly description: string;
   readonly licence: string;
   readonly revision: string;
@@ -243,6 +244,7 @@ async function listing(model: KnownModel, options: StoreOptions): Promise<ModelL
     name,
     description,
     licence,
+    kind: model.origin === 'imported' ? model.kind : 'embedder',
     revision: await revisionOf(model),
     bytes: Object.values(pinnedFiles(model)).reduce((sum, pin) => sum + pin.bytes, 0),
     isStored: await isFolder(folderOf(model, options)),
@@ -255,8 +257,18 @@ async function listing(model: KnownModel, options: StoreOptions): Promise<ModelL
 
 function unopenable(name: string, error: unknown): ModelListing {
   if (!isShoalError(error)) throw error;
-  const nothing = { description: '', licence: 'unknown', revision: 'unknown', bytes: 0 };
+  const nothing = { kind: 'embedder' as const, description: '', licence: 'unknown', revision: 'unknown', bytes: 0 };
   return { name, ...nothing, isStored: false, isForTests: false, problem: error.message };
+}
+
+/** The queue of a model by its name in the store or on the hub; of one that nobody knows, as of an embedder. */
+export async function queueOfNamed(name: string, options: StoreOptions): Promise<string> {
+  const known = await findModel(name, options).catch((error: unknown) => {
+    if (!isShoalError(error)) throw error;
+    return undefined;
+  });
+  if (known === undefined) return mainQueue(name);
+  return queueOf({ name: known.name, kind: known.origin === 'imported' ? known.kind : 'embedder' });
 }
 
 /** A model by its name in the store or on the hub, stored or not. MODEL_UNKNOWN with those that there are. */

@@ -10,7 +10,7 @@ import type { SourceFolder } from './source-folder.ts';
 export interface ModuleLayout {
   /** Folder of the encoder's own files, relative; '' is the model's. */
   readonly encoder: string;
-  /** The pooling's config.json, relative; undefined where none is there and nobody named one. */
+  /** The pooling's config.json, relative; undefined where none is there and nobody named one, and of a reranker. */
   readonly pooling: string | undefined;
   /** Behind the pooling, in this order; paths are relative. */
   readonly modules: readonly PlacedModule[];
@@ -40,18 +40,29 @@ export async function readLayout(source: SourceFolder): Promise<ModuleLayout> {
     .map((value, at) => readModule(CheckedJson.of(value, `${where}: module ${at}`)))
     .filter(({ kind }) => kind !== 'Dropout'); // it drops nothing but in training
   const kinds = [encoder, pooling, ...rest].flatMap((module) => module?.kind ?? []);
+  if (encoder?.kind === 'Transformer' && pooling === undefined)
+    return { encoder: encoder.path, pooling: undefined, modules: [], hasModules: true };
   const modules = rest.filter((module) => isPlaced(module));
   if (encoder?.kind !== 'Transformer' || pooling?.kind !== 'Pooling' || modules.length < rest.length)
-    throw corrupt(
-      where,
-      `its modules are ${kinds.join(', ') || 'none'}; supported are a Transformer, then a Pooling, then any of Dense, ` +
-        `LayerNorm and Normalize${kinds.includes('Pooling') ? '' : '. Without Pooling there is no vector for a text'}`,
-    );
+    throw otherModules(where, kinds);
   const config = posix.join(pooling.path, 'config.json');
   await expectNamed(source, where, config);
   for (const { kind, path } of modules)
     if (kind !== 'Normalize') await expectNamed(source, where, posix.join(path, 'config.json'));
   return { encoder: encoder.path, pooling: config, modules, hasModules: true };
+}
+
+/** MODEL_CORRUPT for a modules.json without Pooling, which is that of a reranker. */
+export function expectPooling(source: SourceFolder, { pooling, hasModules }: ModuleLayout): void {
+  if (hasModules && pooling === undefined) throw otherModules(posix.join(source.path, MODULES), ['Transformer']);
+}
+
+function otherModules(where: string, kinds: readonly string[]): ShoalError {
+  return corrupt(
+    where,
+    `its modules are ${kinds.join(', ') || 'none'}; supported are a Transformer, then a Pooling, then any of Dense, ` +
+      `LayerNorm and Normalize${kinds.includes('Pooling') ? '' : '. Without Pooling there is no vector for a text'}`,
+  );
 }
 
 function isPlaced(module: { readonly kind: string; readonly path: string }): module is PlacedModule {

@@ -3,7 +3,7 @@
 
 import { open, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { isShoalError, mainQueue } from '@shoal/contract';
+import { isShoalError, queueOf } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 import { graphPaths } from '../graph/open-graph.ts';
 import type { HubOrigin } from '../hub/hub-origin.ts';
@@ -52,7 +52,7 @@ export async function showModel(name: string, options: StoreOptions): Promise<Mo
     attribution: known.attribution,
     architecture: await fact(join(folder, 'config.json'), (json) => json.string('model_type')),
     tokenizer: await fact(join(folder, 'tokenizer.json'), (json) => json.object('model').string('type')),
-    queue: mainQueue(known.name),
+    queue: queueOf(model),
     values: weights.length === 0 ? undefined : await valuesOf(weights.map((path) => join(folder, path))),
     files: Object.entries(pins).map(([path, pin]) => ({ path, ...pin })),
     graphs: await Promise.all(graphs.map(async (path) => ({ path, bytes: (await stat(path)).size }))),

@@ -3,12 +3,13 @@
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { ShoalError, tokenizerHash } from '@shoal/contract';
+import { ShoalError, invariant, tokenizerHash, type ModelKind } from '@shoal/contract';
 import type { Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import { describeScoreHead, type ScoreHead } from '../encoder/score-head.ts';
 import { givesUnitVectors, headDims, plainHead, type SentenceHead } from '../graph/sentence-head.ts';
 import type { Canary } from './canaries.ts';
 import type { Pins } from './model-files.ts';
@@ -17,14 +18,19 @@ import { pooledWidth, readModules, readPoolings } from './sentence-modules.ts';
 import { SourceFolder } from './source-folder.ts';
 
 export const REVISION_DIGITS = 12;
+/** What sentence-transformers writes of a whole model, beside config.json. */
+export const SAVED_BESIDE = 'config_sentence_transformers.json';
 
-export interface StoredModel {
+/** What is known of a stored model of either kind. */
+export interface StoredFacts {
   readonly name: string;
   /** 12 hex digits: sha256 of model.safetensors, and for a quantized model of what else makes its vectors. */
   readonly revision: string;
   readonly folder: string;
-  /** Length of a vector. */
+  /** Length of a vector; 1 of a reranker, whose rows are pairs and have a score each. */
   readonly dims: number;
+  /** Values of a token in its hidden states; undefined of a model that came as a graph. */
+  readonly hidden?: number | undefined;
   /** Longest row in tokens that the model can take at all. */
   readonly positionLimit: number;
   /** Where the model's authors truncate; tokens, special ones included. */
@@ -32,8 +38,6 @@ export interface StoredModel {
   readonly vocabularySize: number;
   /** First 16 hex digits of sha256 of tokenizer.json. */
   readonly tokenizerHash: string;
-  /** What makes a row's vector out of its last hidden states. */
-  readonly head: SentenceHead;
   /** Vectors have length 1; else each has its own. */
   readonly isNormalized: boolean;
   /** Put before a text whose job asks for one, by name. */
@@ -50,8 +54,38 @@ export interface StoredModel {
   readonly precision: Precision;
   /** File with the maxima that an int8 graph is smoothed with. */
   readonly calibration?: string;
-  /** What a device has to give for one text before it serves. */
+  /** What a device has to give for one text, or one pair, before it serves. */
   readonly canary?: Canary;
+}
+
+export interface StoredEmbedder extends StoredFacts {
+  readonly kind: 'embedder';
+  /** What makes a row's vector out of its last hidden states. */
+  readonly head: SentenceHead;
+}
+
+export interface StoredReranker extends StoredFacts {
+  readonly kind: 'reranker';
+  /** What makes a pair's score out of its last hidden states. */
+  readonly head: ScoreHead;
+}
+
+export type StoredModel = StoredEmbedder | StoredReranker;
+
+/** The model, whose rows are texts. MODEL_UNAVAILABLE for a reranker. */
+export function expectEmbedder(model: StoredModel): StoredEmbedder {
+  if (model.kind === 'embedder') return model;
+  throw otherKind(model, 'a reranker, which gives scores of pairs and no vectors of texts: rerank with it');
+}
+
+/** The model, whose rows are pairs of texts. MODEL_UNAVAILABLE for an embedder. */
+export function expectReranker(model: StoredModel): StoredReranker {
+  if (model.kind === 'reranker') return model;
+  throw otherKind(model, 'an embedder, which gives vectors of texts and no scores of pairs: embed with it');
+}
+
+function otherKind({ name, kind }: StoredModel, what: string): ShoalError {
+  return new ShoalError('MODEL_UNAVAILABLE', `${name} is ${what}, or name another model`, { name, kind });
 }
 
 export type ModelGiven = Pick<
@@ -59,6 +93,8 @@ export type ModelGiven = Pick<
   'name' | 'folder' | 'weightsSha256' | 'licence' | 'prompts' | 'defaultPrompt'
 > & {
   readonly revision?: string;
+  /** Default: an embedder. */
+  readonly kind?: ModelKind;
   /** Of an imported model, whose modules.json says what comes after the encoder; others have Pooling and Normalize. */
   readonly files?: Pins;
   /** It is an int8 model. */
@@ -79,43 +115,24 @@ export interface OnnxFacts {
 }
 
 export async function describeModel(given: ModelGiven): Promise<StoredModel> {
-  const {
-    name,
-    folder,
-    weightsSha256,
-    licence,
-    prompts,
-    defaultPrompt,
-    files,
-    calibration,
-    onnx,
-    canary,
-    revision = weightsSha256.slice(0, REVISION_DIGITS),
-  } = given;
+  const { name, folder, weightsSha256, licence, prompts, defaultPrompt, calibration, onnx, canary } = given;
+  const { revision = weightsSha256.slice(0, REVISION_DIGITS), kind = 'embedder' } = given;
   const read = async (path: string): Promise<Buffer> => readModelFile(join(folder, path));
-  const sizes = onnx ?? sizesOf(await readDescription(folder));
+  const encoder = onnx === undefined ? await readDescription(folder) : undefined;
+  const sizes = encoder === undefined ? onnx! : sizesOf(encoder);
   const limits = CheckedJson.parse(
     (await read('sentence_bert_config.json')).toString(),
     join(folder, 'sentence_bert_config.json'),
   );
-  const { head, width } = await readHead(folder, files);
-  if (onnx === undefined && width !== undefined && width !== sizes.dims)
-    throw new ShoalError(
-      'MODEL_CORRUPT',
-      `${folder}: its pooling is made for ${width} dimensions, and its encoder gives ${sizes.dims}`,
-      { folder },
-    );
-  return {
+  const facts = {
     name,
     revision,
     folder,
-    dims: onnx?.dims ?? headDims(head, sizes.dims),
+    hidden: encoder?.hidden,
     positionLimit: sizes.positions,
     defaultMaxTokens: Math.min(limits.integer('max_seq_length', 1), sizes.positions),
     vocabularySize: sizes.vocabularySize,
     tokenizerHash: tokenizerHash(await read('tokenizer.json')),
-    head,
-    isNormalized: onnx?.isNormalized ?? givesUnitVectors(head),
     prompts,
     ...(defaultPrompt !== undefined && { defaultPrompt }),
     licence,
@@ -124,6 +141,27 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     ...(calibration !== undefined && { calibration }),
     ...(canary !== undefined && { canary }),
   };
+  if (kind === 'reranker') {
+    invariant(encoder !== undefined, 'a reranker comes as weights');
+    return { ...facts, kind, dims: 1, isNormalized: false, head: await readScoreHead(folder, encoder) };
+  }
+  const { head, width } = await readHead(folder, given.files);
+  if (onnx === undefined && width !== undefined && width !== sizes.dims)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${folder}: its pooling is made for ${width} dimensions, and its encoder gives ${sizes.dims}`,
+      { folder },
+    );
+  const dims = onnx?.dims ?? headDims(head, sizes.dims);
+  return { ...facts, kind, dims, isNormalized: onnx?.isNormalized ?? givesUnitVectors(head), head };
+}
+
+/** What makes scores, by config.json and, where it is there, what sentence-transformers saved beside it. */
+async function readScoreHead(folder: string, encoder: EncoderDescription): Promise<ScoreHead> {
+  const [path, beside] = [join(folder, 'config.json'), join(folder, SAVED_BESIDE)];
+  const config = CheckedJson.parse((await readModelFile(path)).toString(), path);
+  const saved = await readFile(beside, 'utf8').catch(() => undefined);
+  return describeScoreHead(config, encoder, saved === undefined ? undefined : CheckedJson.parse(saved, beside));
 }
 
 /** What the encoder in this folder computes, by its config.json; MODEL_CORRUPT as describeEncoder. */

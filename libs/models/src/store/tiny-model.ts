@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Pins } from './model-files.ts';
-import { describeModel, type StoredModel } from './stored-model.ts';
+import { describeModel, expectEmbedder, type StoredEmbedder } from './stored-model.ts';
 
 export interface TinyModelOptions {
   readonly seed: number;
@@ -103,14 +103,14 @@ function tinyConfig({ layers, hidden, intermediate, positions, vocabulary }: Tin
 export async function writeTinyModel(
   folder: string,
   options: TinyModelOptions & { readonly name?: string },
-): Promise<StoredModel> {
+): Promise<StoredEmbedder> {
   const { contents, pins } = tinyModelFiles(options);
   for (const [path, bytes] of contents) {
     await mkdir(dirname(join(folder, path)), { recursive: true });
     await writeFile(join(folder, path), bytes);
   }
   const { name = 'tiny', ...rest } = options;
-  return describeModel({
+  const model = await describeModel({
     name,
     folder,
     weightsSha256: pins['model.safetensors']!.sha256,
@@ -118,6 +118,7 @@ export async function writeTinyModel(
     prompts: { query: 'query: ', passage: 'passage: ' },
     ...rest,
   });
+  return expectEmbedder(model);
 }
 
 /** Special tokens, every printable ASCII character at the start and inside of words, frequent words and endings. */

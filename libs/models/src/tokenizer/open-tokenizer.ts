@@ -3,12 +3,13 @@
 // of it.
 
 import { join } from 'node:path';
-import { ShoalError, tokenizerHash } from '@shoal/contract';
-import type { Tokenizer } from '@shoal/core';
+import { ShoalError, invariant, tokenizerHash } from '@shoal/contract';
+import type { EncodedPair, Tokenizer } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
-import { readModelFile, type StoredModel } from '../store/stored-model.ts';
+import { readModelFile, type StoredModel, type StoredReranker } from '../store/stored-model.ts';
 import { endsLength } from './ends.ts';
 import { makeTokenizer } from './make-tokenizer.ts';
+import { Pairs } from './pairs.ts';
 import { parseTokenizerJson } from './tokenizer-json.ts';
 
 export interface TokenizerOptions {
@@ -16,6 +17,7 @@ export interface TokenizerOptions {
   readonly maxTokens?: number;
 }
 
+/** That of a reranker takes pairs as well. CONFIG_INVALID, MODEL_CORRUPT. */
 export async function openTokenizer(model: StoredModel, options: TokenizerOptions = {}): Promise<Tokenizer> {
   const path = join(model.folder, 'tokenizer.json');
   const bytes = await readModelFile(path);
@@ -37,7 +39,34 @@ export async function openTokenizer(model: StoredModel, options: TokenizerOption
     );
   }
   if (facts.kind === 'WordPiece' && !facts.normalizer.lowercase) await refuseLowercasing(model, path);
-  return makeTokenizer(facts, { hash: tokenizerHash(bytes), maxTokens });
+  const tokenizer = makeTokenizer(facts, { hash: tokenizerHash(bytes), maxTokens });
+  return model.kind === 'reranker'
+    ? withPairs(tokenizer, new Pairs(tokenizer, facts.ends, path), model, path)
+    : tokenizer;
+}
+
+/** One row per text, each behind the query, by the tokenizer of a reranker. */
+export function encodePairs(
+  { encodePair }: Pick<Tokenizer, 'encodePair'>,
+  query: string,
+  texts: readonly string[],
+): EncodedPair[] {
+  invariant(encodePair !== undefined, 'pairs are asked of the tokenizer of a reranker');
+  return texts.map((text) => encodePair(query, text));
+}
+
+/** The tokenizer of a reranker, which takes pairs. */
+function withPairs(tokenizer: Tokenizer, pairs: Pairs, { head }: StoredReranker, path: string): Tokenizer {
+  if (head.hasTypes && !pairs.hasTypes)
+    throw new ShoalError(
+      'MODEL_CORRUPT',
+      `${path}: post_processor: "pair" does not give type 1 to the second text and what is behind it, and type 0 to what ` +
+        'is before it, which is what a reranker with token types is computed with',
+      { path },
+    );
+  return Object.assign(tokenizer, {
+    encodePair: (first: string, second: string): EncodedPair => pairs.encodePair(first, second),
+  });
 }
 
 /**

@@ -6,7 +6,7 @@ import { Golden, hashOf, versionOf } from '../testing/golden.ts';
 import { madeTokenizer } from '../testing/made-models.ts';
 import { hostileStrings, randomStrings, realLines } from '../testing/texts.ts';
 import { makeTokenizer } from './make-tokenizer.ts';
-import { longestFirst, Pairs, type EncodedPair } from './pairs.ts';
+import { longestFirst, Pairs, type TypedPair } from './pairs.ts';
 import { parseTokenizerJson } from './tokenizer-json.ts';
 
 const PACKAGES = new URL('../../../../node_modules', import.meta.url).pathname;
@@ -21,7 +21,7 @@ function pairsOf(json: string, maxTokens: number): Pairs {
   return new Pairs(makeTokenizer(facts, { hash: '', maxTokens }), facts.ends, 'tokenizer.json');
 }
 
-type Row = Pick<EncodedPair, 'ids' | 'types'>;
+type Row = Pick<TypedPair, 'ids' | 'types'>;
 
 async function packagesRows(
   json: string,

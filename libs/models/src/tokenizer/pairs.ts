@@ -4,15 +4,13 @@
 // of the row, both to halves else.
 
 import { ShoalError } from '@shoal/contract';
+import type { EncodedPair } from '@shoal/core';
 import type { Ends, PairPart } from './ends.ts';
 import type { TextTokenizer } from './text-tokenizer.ts';
 
-export interface EncodedPair {
-  /** Token ids as the model takes them: special tokens in, truncated to `maxTokens`. */
-  readonly ids: readonly number[];
+export interface TypedPair extends EncodedPair {
   /** The token type of each id. */
   readonly types: readonly number[];
-  readonly isTruncated: boolean;
 }
 
 export class Pairs {
@@ -47,14 +45,22 @@ export class Pairs {
     }
   }
 
+  /** Whether ids have type 0 before the second text, and type 1 from there on. */
+  get hasTypes(): boolean {
+    const at = this.#parts.findIndex((part) => 'text' in part && part.text === 'second');
+    return this.#parts.every(({ type }, index) => type === (index < at ? 0 : 1));
+  }
+
   /** Refuses nothing: every pair of strings has ids. */
-  encodePair(first: string, second: string): EncodedPair {
+  encodePair(first: string, second: string): TypedPair {
     const texts = { first: this.#idsOf(first), second: this.#idsOf(second) };
     const kept = longestFirst(texts.first.length, texts.second.length, this.room);
     const isTruncated = texts.first.length > kept.first || texts.second.length > kept.second;
     const ids: number[] = [];
     const types: number[] = [];
+    let secondFrom = 0;
     for (const part of this.#parts) {
+      if ('text' in part && part.text === 'second') secondFrom = ids.length;
       const own = 'ids' in part ? part.ids : texts[part.text];
       const count = 'ids' in part ? own.length : kept[part.text];
       for (let at = 0; at < count; at++) {
@@ -62,7 +68,7 @@ export class Pairs {
         types.push(part.type);
       }
     }
-    return { ids, types, isTruncated };
+    return { ids, types, second: secondFrom, isTruncated };
   }
 
   /**

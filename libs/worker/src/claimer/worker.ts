@@ -2,8 +2,8 @@
 // one device; one for similarity jobs is similarity-worker.ts.
 
 import { availableParallelism } from 'node:os';
-import { ShoalError, cpuQueue, mainQueue } from '@shoal/contract';
-import { sizesOf, storeFolders, type Settings } from '@shoal/core';
+import { ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
+import { READ_JOBS, sizesOf, storeFolders, type Settings } from '@shoal/core';
 import { checkModelName, isHubName, openModel, type Canary, type StoredModel } from '@shoal/models';
 import { defaultWorkerName, isSimulated, type QueueService } from '@shoal/queue';
 import { proveModel } from '../device/prove-model.ts';
@@ -25,8 +25,8 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   const model = await openModel(settings.model, { ...folders, prove });
   const threads = settings.threads || availableParallelism();
   const { served, service } = serviceOf(settings, model.name);
-  const server = { redisUrl, prefix, queue: mainQueue(served), log };
-  const cpuLane = cpuQueue(served);
+  const server = { redisUrl, prefix, queue: queueOf({ name: served, kind: model.kind }), log };
+  const cpuLane = cpuLaneOf(server.queue);
   const executor = new ForkedExecutor({
     ...server,
     device: settings.device,
@@ -53,6 +53,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     workerName: settings.workerName ?? defaultWorkerName(settings.device),
     limits: ({ device }) => ({ ...settings, ...sizesOf(settings, device) }),
     resultDims: ({ dims }) => dims,
+    readJob: READ_JOBS[model.kind],
     said: (facts) => ({ device: facts.device, precision: facts.precision, model: facts.model, threads }),
   });
   if (service === 'simulation')

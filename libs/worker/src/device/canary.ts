@@ -7,9 +7,17 @@
 import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { invariant, ShoalError } from '@shoal/contract';
-import type { InferenceBackend, Logger, Tokenizer } from '@shoal/core';
+import type { InferenceBackend, Logger, Slot, Tokenizer } from '@shoal/core';
 import { OrtBackend, type ProveExact } from '@shoal/inference';
-import { CANARY_TEXT, digestProblem, keepDigest, openGraph, type StoredModel } from '@shoal/models';
+import {
+  digestProblem,
+  encodeCanary,
+  encodePairs,
+  keepDigest,
+  openGraph,
+  type Canary,
+  type StoredModel,
+} from '@shoal/models';
 import type { SlotSizes } from './device-options.ts';
 
 /** Short and long, plain and odd; the last two are as long as the model takes. */
@@ -28,14 +36,14 @@ const TEXTS: readonly string[] = [
 
 export interface CanaryOptions {
   readonly model: StoredModel;
-  readonly tokenizer: Pick<Tokenizer, 'encode'>;
+  readonly tokenizer: Pick<Tokenizer, 'encode' | 'encodePair'>;
   readonly cacheDir: string;
   readonly threads: number;
   readonly log: Logger;
 }
 
 /**
- * Least cosine between a vector and the known one. In fp32 on a CPU: one value in 384 may be off by 1e-4, where
+ * Least likeness of a vector and the known one, see `likenessOf`. In fp32 on a CPU: one value in 384 may be off by 1e-4, where
  * processors differ by 1e-6. Reduced precisions: as in the truth gate. Int8 graphs of others take one scale for a whole
  * run and saturate on processors without VNNI.
  */
@@ -48,15 +56,15 @@ export async function expectCanary<Backend extends InferenceBackend>(
 ): Promise<Backend> {
   const { canary } = model;
   const { device, precision } = backend;
-  if (canary === undefined || widthOf([canary.ids]) > backend.slotTokens) {
+  if (canary === undefined || widthOf([canary]) > backend.slotTokens) {
     const reason = canary === undefined ? 'no vector is known for this model' : 'its runs are shorter than the text';
     log.info({ device, precision, reason }, 'no canary text is compared');
     return backend;
   }
   try {
-    expectIds(model.name, tokenizer.encode(CANARY_TEXT), canary.ids);
+    expectIds(model.name, encodeCanary(model, tokenizer), canary);
     const startedMs = performance.now();
-    const cosine = leastCosine(await vectorsOf(backend, [canary.ids]), canary.vector, model.dims);
+    const cosine = leastLikeness(await vectorsOf(backend, [canary]), canary.vector, model);
     const least = LEAST[toleranceOf(backend, model)];
     if (!(cosine >= least)) throw otherVector(backend, model, cosine, least);
     const durationMs = Math.round(performance.now() - startedMs);
@@ -78,19 +86,16 @@ export function exactCanary(
 ): ProveExact | undefined {
   const { canary } = model;
   if (canary === undefined) return undefined;
-  const width = widthOf([canary.ids]);
+  const width = widthOf([canary]);
   if (width > slots.slotTokens) return undefined;
   return async (slot, run) => {
-    const [ids, lengths] = [slot.ids.slice(0, width), slot.lengths.slice(0, 1)];
-    slot.ids.fill(0, 0, width);
-    slot.ids.set(canary.ids);
-    slot.lengths[0] = canary.ids.length;
+    const kept = [slot.ids.slice(0, width), slot.lengths.slice(0, 1), slot.secondFrom.slice(0, 1)] as const;
+    fillRows(slot, [canary], width);
     const result = await run({ rows: 1, width });
     const vector = slot.embeddings.slice(0, model.dims);
-    slot.ids.set(ids);
-    slot.lengths.set(lengths);
+    for (const [at, buffer] of [slot.ids, slot.lengths, slot.secondFrom].entries()) buffer.set(kept[at]!);
     if (!result.ok) return result;
-    const cosine = leastCosine(vector, canary.vector, model.dims);
+    const cosine = leastLikeness(vector, canary.vector, model);
     if (!(cosine >= LEAST.reduced)) throw otherVector({ device, precision: 'fp32' }, model, cosine, LEAST.reduced);
     log.info({ device, precision: 'fp32', leastCosine: cosine }, 'the canary text has its vector in exact runs');
     return result;
@@ -104,11 +109,18 @@ function toleranceOf({ device, precision }: InferenceBackend, model: StoredModel
 }
 
 /** The tokenizer may be told to cut rows shorter than the text is; then the beginning is compared. */
-function expectIds(model: string, { ids, isTruncated }: ReturnType<Tokenizer['encode']>, known: Ids): void {
+function expectIds(
+  model: string,
+  { ids, second, isTruncated }: ReturnType<typeof encodeCanary>,
+  { ids: known, second: knownSecond }: Canary,
+): void {
+  // of a pair that was cut, both texts end elsewhere
+  if (second !== undefined && isTruncated && ids.length < known.length) return;
   const compared = isTruncated && ids.length < known.length ? ids.length - 1 : known.length;
   const isSame = compared < known.length ? true : ids.length === known.length;
   if (
     isSame &&
+    second === knownSecond &&
     Array.from(known)
       .slice(0, compared)
       .every((id, at) => ids[at] === id)
@@ -123,13 +135,14 @@ function expectIds(model: string, { ids, isTruncated }: ReturnType<Tokenizer['en
 
 function otherVector(
   { device, precision }: Pick<InferenceBackend, 'device' | 'precision'>,
-  { name, revision }: StoredModel,
+  { name, revision, kind }: StoredModel,
   cosine: number,
   least: number,
 ): ShoalError {
   return failed(
-    `${name}@${revision} on ${device} in ${precision} gives the canary text another vector than the model should: ` +
-      `cosine ${cosine.toFixed(9)}, at least ${least} is asked for. Its graph, the runtime, the driver or the device ` +
+    `${name}@${revision} on ${device} in ${precision} gives the canary ` +
+      `${kind === 'reranker' ? 'pair another score' : 'text another vector'} than the model should: ` +
+      `${kind === 'reranker' ? 'likeness' : 'cosine'} ${cosine.toFixed(9)}, at least ${least} is asked for. Its graph, the runtime, the driver or the device ` +
       `does not compute what it should; nothing is claimed. Delete ${name}-* in the cache's folder graphs and start ` +
       `again; "shoal model verify ${name}" looks at the files, "shoal doctor" at the device`,
     { model: name, device, precision, cosine, least },
@@ -140,24 +153,34 @@ function failed(message: string, fields: Readonly<Record<string, unknown>>): Sho
   return new ShoalError('CANARY_FAILED', message, fields);
 }
 
-export type Canary = (backend: InferenceBackend) => Promise<number>;
+export type CanaryCheck = (backend: InferenceBackend) => Promise<number>;
 
-/** A check that gives the least cosine between a backend's vectors and those of the CPU in fp32; NaN counts as -1. */
-export async function openCanary({ model, tokenizer, cacheDir, threads, log }: CanaryOptions): Promise<Canary> {
-  const rows = TEXTS.map((text) => tokenizer.encode(text).ids);
+/** A check that gives the least likeness of a backend's rows and those of the CPU in fp32; NaN counts as -1. */
+export async function openCanary({ model, tokenizer, cacheDir, threads, log }: CanaryOptions): Promise<CanaryCheck> {
+  const rows = TEXTS.map((text, at): CanaryRow =>
+    model.kind === 'reranker'
+      ? encodePairs(tokenizer, text, [TEXTS[(at + 1) % TEXTS.length]!])[0]!
+      : tokenizer.encode(text),
+  );
   const graphPath = await openGraph(model, { cacheDir, log });
   const hash = createHash('sha256')
-    .update(JSON.stringify(rows.map((row) => [...row])))
+    .update(
+      JSON.stringify(rows.map(({ ids, second = 0 }) => [...Array.from(ids), ...(second === 0 ? [] : [{ second }])])),
+    )
     .digest('hex')
     .slice(0, 12);
   const path = `${graphPath.replace(/\.onnx$/, '')}.canary-${hash}.f32`;
   const reference =
     (await readReference(path, rows.length * model.dims)) ??
     (await makeReference(path, rows, { graphPath, dims: model.dims, threads }));
-  return async (backend) => leastCosine(await vectorsOf(backend, rows), reference, model.dims);
+  return async (backend) => leastLikeness(await vectorsOf(backend, rows), reference, model);
 }
 
-type Ids = ArrayLike<number>;
+interface CanaryRow {
+  readonly ids: ArrayLike<number>;
+  /** Of a pair: at which id its second text begins. */
+  readonly second?: number | undefined;
+}
 
 async function readReference(path: string, values: number): Promise<Float32Array | undefined> {
   const bytes = await readFile(path).catch(() => undefined);
@@ -168,7 +191,7 @@ async function readReference(path: string, values: number): Promise<Float32Array
 
 async function makeReference(
   path: string,
-  rows: readonly Ids[],
+  rows: readonly CanaryRow[],
   { graphPath, dims, threads }: { graphPath: string; dims: number; threads: number },
 ): Promise<Float32Array> {
   const width = widthOf(rows);
@@ -183,7 +206,7 @@ async function makeReference(
 }
 
 /** Runs them in as few runs as the slots allow: neighbours and padding are a part of what is checked. */
-async function vectorsOf(backend: InferenceBackend, rows: readonly Ids[]): Promise<Float32Array> {
+async function vectorsOf(backend: InferenceBackend, rows: readonly CanaryRow[]): Promise<Float32Array> {
   const width = widthOf(rows);
   const atOnce = Math.max(1, Math.min(backend.slotRows, Math.floor(backend.slotTokens / width)));
   const vectors = new Float32Array(rows.length * backend.dims);
@@ -192,14 +215,10 @@ async function vectorsOf(backend: InferenceBackend, rows: readonly Ids[]): Promi
   return vectors;
 }
 
-async function runRows(backend: InferenceBackend, rows: readonly Ids[], width: number): Promise<Float32Array> {
+async function runRows(backend: InferenceBackend, rows: readonly CanaryRow[], width: number): Promise<Float32Array> {
   const slot = backend.lend();
   invariant(slot !== undefined, 'a backend that nobody uses yet has a free slot');
-  slot.ids.fill(0, 0, rows.length * width);
-  for (const [at, row] of rows.entries()) {
-    slot.ids.set(row, at * width);
-    slot.lengths[at] = row.length;
-  }
+  fillRows(slot, rows, width);
   const result = await backend.run(slot, { rows: rows.length, width });
   const vectors = slot.embeddings.slice(0, rows.length * backend.dims);
   backend.giveBack(slot);
@@ -211,14 +230,26 @@ async function runRows(backend: InferenceBackend, rows: readonly Ids[], width: n
   return vectors;
 }
 
-function widthOf(rows: readonly Ids[]): number {
-  return Math.ceil(Math.max(...rows.map((row) => row.length)) / 8) * 8;
+function fillRows({ ids, lengths, secondFrom }: Slot, rows: readonly CanaryRow[], width: number): void {
+  ids.fill(0, 0, rows.length * width);
+  for (const [at, row] of rows.entries()) {
+    ids.set(row.ids, at * width);
+    lengths[at] = row.ids.length;
+    secondFrom[at] = row.second ?? 0;
+  }
 }
 
-function leastCosine(found: Float32Array, expected: Float32Array, dims: number): number {
+function widthOf(rows: readonly CanaryRow[]): number {
+  return Math.ceil(Math.max(...rows.map(({ ids }) => ids.length)) / 8) * 8;
+}
+
+function leastLikeness(found: Float32Array, expected: Float32Array, { kind, dims }: StoredModel): number {
   let least = 1;
   for (let at = 0; at < found.length; at += dims) {
-    const cosine = likenessOf(found.subarray(at, at + dims), expected.subarray(at, at + dims));
+    const cosine =
+      kind === 'reranker'
+        ? likenessOfScores(found[at]!, expected[at]!)
+        : likenessOf(found.subarray(at, at + dims), expected.subarray(at, at + dims));
     least = Number.isNaN(cosine) ? -1 : Math.min(least, cosine);
   }
   return least;
@@ -237,4 +268,13 @@ function likenessOf(a: Float32Array, b: Float32Array): number {
   }
   const both = Math.sqrt(aa * bb);
   return (dot - (Math.sqrt(aa) - Math.sqrt(bb)) ** 2 / 2) / both;
+}
+
+/**
+ * 1 − d² ÷ 2, with d the difference of two scores, beyond 1 in parts of the larger: as the cosine of vectors of length 1
+ * says how far they are apart. 1 − 5e-9 are 1e-4 of difference.
+ */
+function likenessOfScores(a: number, b: number): number {
+  const difference = (a - b) / Math.max(1, Math.abs(a), Math.abs(b));
+  return 1 - difference ** 2 / 2;
 }

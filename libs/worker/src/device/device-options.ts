@@ -4,7 +4,7 @@ import type { InferenceBackend, Precision, Settings } from '@shoal/core';
 import type { OrtBackendOptions } from '@shoal/inference';
 import type { CanaryOptions } from './canary.ts';
 
-export type SlotSizes = Pick<OrtBackendOptions, 'dims' | 'slotRows' | 'slotTokens'>;
+export type SlotSizes = Pick<OrtBackendOptions, 'dims' | 'hidden' | 'slotRows' | 'slotTokens'>;
 
 export interface DeviceOptions extends CanaryOptions {
   /** auto, cpu, gpu:<index> or a simulated one, sim:… */

@@ -10,7 +10,7 @@ const send = (message: FromProof): void => void process.send?.(message);
 process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
 
 try {
-  const [{ graphPath, dims, precision, ids }] = (await once(process, 'message')) as [ToProof];
+  const [{ graphPath, dims, precision, ids, second = 0 }] = (await once(process, 'message')) as [ToProof];
   const width = Math.ceil(ids.length / 8) * 8;
   const backend = await OrtBackend.open({ graphPath, dims, precision, threads: 1, slotRows: 1, slotTokens: width });
   const slot = backend.lend();
@@ -18,6 +18,7 @@ try {
   slot.ids.fill(0, 0, width);
   slot.ids.set(ids);
   slot.lengths[0] = ids.length;
+  slot.secondFrom[0] = second;
   const result = await backend.run(slot, { rows: 1, width });
   if (result.ok) send({ kind: 'vector', values: [...slot.embeddings.subarray(0, dims)] });
   else send({ kind: 'failed', message: result.outOfVram.message });

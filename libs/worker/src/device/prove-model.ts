@@ -5,7 +5,7 @@
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
-import { CANARY_TEXT, openGraph, openTokenizer, type Canary, type StoredModel } from '@shoal/models';
+import { CANARY_TEXT, encodeCanary, openGraph, openTokenizer, type Canary, type StoredModel } from '@shoal/models';
 
 export interface ProveOptions {
   readonly cacheDir: string;
@@ -20,6 +20,8 @@ export interface ToProof {
   readonly dims: number;
   readonly precision: StoredModel['precision'];
   readonly ids: readonly number[];
+  /** Of a pair: at which id its second text begins. */
+  readonly second: number | undefined;
 }
 export type FromProof =
   | { readonly kind: 'vector'; readonly values: readonly number[] }
@@ -30,18 +32,28 @@ export async function proveModel(
   model: StoredModel,
   { cacheDir, timeoutMs = TIMEOUT_MS }: ProveOptions,
 ): Promise<Canary> {
-  const ids = [...(await openTokenizer(model)).encode(CANARY_TEXT).ids];
+  const { ids: encoded, second } = encodeCanary(model, await openTokenizer(model));
+  const ids = [...encoded];
   const graphPath = await openGraph(model, { cacheDir });
-  const values = await runApart({ graphPath, dims: model.dims, precision: model.precision, ids }, timeoutMs);
+  const values = await runApart({ graphPath, dims: model.dims, precision: model.precision, ids, second }, timeoutMs);
   const vector = Float32Array.from(values);
-  const length = Math.hypot(...vector);
-  const isSound = model.isNormalized ? Math.abs(length - 1) < 1e-3 : length > 0 && Number.isFinite(length);
-  if (vector.length !== model.dims || !isSound)
+  const problem = vector.length === model.dims ? problemOf(model, vector) : `${vector.length} values`;
+  if (problem !== undefined)
     throw corrupt(
-      `gives a text a vector of ${vector.length} values and length ${length}, not one of ${model.dims} values and ` +
-        (model.isNormalized ? 'length 1' : 'a length above 0'),
+      model.kind === 'reranker'
+        ? `gives a pair of texts ${problem} where it should give one score`
+        : `gives a text a vector of ${problem}, not one of ${model.dims} values and ` +
+            (model.isNormalized ? 'length 1' : 'a length above 0'),
     );
-  return { ids, vector };
+  return { ids, ...(second !== undefined && { second }), vector };
+}
+
+/** What is wrong with what the model gave; undefined where it is as it should be. */
+function problemOf({ kind, isNormalized }: StoredModel, vector: Float32Array): string | undefined {
+  if (kind === 'reranker') return Number.isFinite(vector[0]) ? undefined : `the value ${vector[0]}`;
+  const length = Math.hypot(...vector);
+  const isSound = isNormalized ? Math.abs(length - 1) < 1e-3 : length > 0 && Number.isFinite(length);
+  return isSound ? undefined : `${vector.length} values and length ${length}`;
 }
 
 function runApart(order: ToProof, timeoutMs: number): Promise<readonly number[]> {

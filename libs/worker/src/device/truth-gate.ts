@@ -2,7 +2,7 @@
 // it runs where it says is for each backend to prove when it opens.
 
 import type { InferenceBackend, Logger } from '@shoal/core';
-import type { Canary } from './canary.ts';
+import type { CanaryCheck } from './canary.ts';
 import { Refused } from './device-refusals.ts';
 
 /** Below this a precision is not what was asked for: the vectors of one job would depend on who ran it. */
@@ -11,7 +11,7 @@ export const LEAST_COSINE = 0.9999;
 /** The backend, if its vectors are good enough; else it is closed again. */
 export async function accepted<Backend extends InferenceBackend>(
   backend: Backend,
-  canary: Canary,
+  canary: CanaryCheck,
   least: number,
   log: Logger,
 ): Promise<Backend> {

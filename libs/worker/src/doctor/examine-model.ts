@@ -42,7 +42,12 @@ export async function examineModel({ model, ...options }: ExamineModelOptions): 
       tokenizer,
       threads: availableParallelism(),
       log,
-      slots: { dims: model.dims, slotRows: 16, slotTokens: Math.max(8192, tokenizer.maxTokens + 8) },
+      slots: {
+        dims: model.dims,
+        hidden: model.hidden,
+        slotRows: 16,
+        slotTokens: Math.max(8192, tokenizer.maxTokens + 8),
+      },
     });
     await backend.stop();
     const found = [`runs on ${backend.device} in ${backend.precision}`, ...notes].join('; ');

@@ -1,4 +1,4 @@
-// The executor process of a worker that embeds: opens model, tokenizer, runtime and its own connection to the queue
+// The executor process of a worker that runs a model: opens model, tokenizer, runtime and its own connection to the queue
 // server, then lets core's Executor answer the claimer. How it lives and ends is executor-process.ts.
 
 import { keySpace } from '@shoal/contract';
@@ -101,6 +101,7 @@ function startExecutor(
     faults: faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal)),
     isLastLane: backend.device === 'cpu',
     model: name,
+    kind: model.kind,
     prompts: model.prompts,
     defaultPrompt: model.defaultPrompt,
     isNormalized: model.isNormalized,
@@ -132,7 +133,12 @@ async function openBackend(
     encoder,
     sessions,
     servesModel: own.served === own.model,
-    slots: (found) => ({ dims: model.dims, slotRows: sizesOf(limits, found).maxRows, slotTokens }),
+    slots: (found) => ({
+      dims: model.dims,
+      hidden: model.hidden,
+      slotRows: sizesOf(limits, found).maxRows,
+      slotTokens,
+    }),
     model,
     tokenizer,
     cacheDir,

@@ -4,7 +4,8 @@
 
 import { Worker } from 'node:worker_threads';
 import { invariant } from '@shoal/contract';
-import type { BatchTokenizer, Encoded, Tokenizer } from '@shoal/core';
+import type { BatchTokenizer, Encoded, EncodedPair, Tokenizer } from '@shoal/core';
+import { encodePairs } from '@shoal/models';
 import type { TokenizeReply, TokenizeRequest, TokenizerThreadData } from './tokenizer-thread.ts';
 
 export interface ThreadedTokenizerOptions extends TokenizerThreadData {
@@ -40,10 +41,16 @@ export class ThreadedTokenizer implements BatchTokenizer {
   }
 
   async encodeAll(texts: readonly string[]): Promise<readonly Encoded[]> {
-    const characters = texts.reduce((sum, text) => sum + text.length, 0);
-    if (characters < WORTH_A_TRIP_CHARACTERS || this.options.threads === 0)
-      return texts.map((text) => this.options.tokenizer.encode(text));
+    if (!this.isWorthATrip(texts)) return texts.map((text) => this.options.tokenizer.encode(text));
     return rowsOf(await this.ask(texts));
+  }
+
+  async encodePairs(query: string, texts: readonly string[]): Promise<readonly EncodedPair[]> {
+    // it is read once for each text
+    if (!this.isWorthATrip(texts, query.length * texts.length))
+      return encodePairs(this.options.tokenizer, query, texts);
+    const reply = await this.ask(texts, query);
+    return rowsOf(reply).map((row, at) => ({ ...row, second: reply.seconds![at]! }));
   }
 
   /** Threads have nothing that must be saved. Safe to call twice. */
@@ -51,9 +58,14 @@ export class ThreadedTokenizer implements BatchTokenizer {
     await Promise.all(this.threads.splice(0).map(({ worker }) => worker.terminate()));
   }
 
-  private ask(texts: readonly string[]): Promise<TokenizeReply> {
+  private isWorthATrip(texts: readonly string[], more = 0): boolean {
+    const characters = texts.reduce((sum, text) => sum + text.length, more);
+    return characters >= WORTH_A_TRIP_CHARACTERS && this.options.threads > 0;
+  }
+
+  private ask(texts: readonly string[], query?: string): Promise<TokenizeReply> {
     const { worker, pending } = this.leastBusy();
-    const request: TokenizeRequest = { id: ++this.requests, texts };
+    const request: TokenizeRequest = { id: ++this.requests, query, texts };
     return new Promise((resolve) => {
       pending.set(request.id, resolve);
       worker.postMessage(request);

@@ -181,6 +181,7 @@ async function chosenBackend({
 }: TuneOptions): Promise<OrtBackend | EncoderBackend> {
   const slots = (found: string): SlotSizes => ({
     dims: model.dims,
+    hidden: model.hidden,
     slotRows: sizesOf(sizes, found).maxRows,
     slotTokens: MOST_TOKENS,
   });

@@ -83,14 +83,25 @@ export class WorkerBench {
     };
   }
 
+  /** As a producer that knows nothing of Shoal opens it. */
+  openQueue(name: string): Queue {
+    const queue = new Queue(name, { connection: this.redis, prefix: PREFIX });
+    this.queues.push(queue);
+    return queue;
+  }
+
+  /** Where the input of a job lies that does not carry it. */
+  inputKey(queue: Queue, jobId: string): string {
+    return keys.input(queue.name, jobId);
+  }
+
   /** Jobs of token ids by id, added by a producer that knows nothing of Shoal but docs/jobs.md. */
   async addJobs(
     model: string,
     tokenizer: string,
     jobs: ReadonlyMap<string, readonly (readonly number[])[]>,
   ): Promise<Queue> {
-    const queue = new Queue(mainQueue(model), { connection: this.redis, prefix: PREFIX });
-    this.queues.push(queue);
+    const queue = this.openQueue(mainQueue(model));
     for (const [jobId, rows] of jobs) await this.redis.set(keys.input(queue.name, jobId), encodeTokens(rows));
     await queue.addBulk(
       [...jobs].map(([jobId, rows]) => ({

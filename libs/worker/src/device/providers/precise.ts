@@ -4,7 +4,7 @@
 import type { InferenceBackend, Precision } from '@shoal/core';
 import { OrtBackend, type OrtBackendOptions } from '@shoal/inference';
 import { openGraph, type GraphKind, type StoredModel } from '@shoal/models';
-import { exactCanary, openCanary, type Canary } from '../canary.ts';
+import { exactCanary, openCanary, type CanaryCheck } from '../canary.ts';
 import type { DeviceOptions } from '../device-options.ts';
 import { Refused } from '../device-refusals.ts';
 import { LEAST_COSINE, accepted } from '../truth-gate.ts';
@@ -21,7 +21,7 @@ interface Attempt {
   readonly kind: StoredModel['graphKind'];
   readonly kinds: Kinds;
   readonly place: Place;
-  readonly canary: Canary;
+  readonly canary: CanaryCheck;
   readonly least: number;
 }
 

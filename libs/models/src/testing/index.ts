@@ -1,0 +1,2 @@
+export { HubServer } from './hub-server.ts';
+export { madeModel, madeTexts, madeVectors } from './made-models.ts';
