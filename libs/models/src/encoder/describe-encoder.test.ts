@@ -54,7 +54,7 @@ describe('what a file leaves out is what transformers takes for it', () => {
     expect(of({ model_type: modelType, num_hidden_layers: 1 }).attentionPositions).toEqual({
       kind: 'rope',
       thetas: [theta],
-      frequencyDivisor: 1,
+      scalings: [undefined],
     });
   });
 
@@ -108,7 +108,23 @@ describe('switches', () => {
     expect(
       of({ model_type: 'new', num_hidden_layers: 1, rope_theta: 20_000, rope_scaling: { type: 'ntk', factor: 8 } })
         .attentionPositions,
-    ).toEqual({ kind: 'rope', thetas: [160_000], frequencyDivisor: 8 ** (2 / 64) });
+    ).toEqual({ kind: 'rope', thetas: [160_000], scalings: [{ kind: 'divided', factor: 8 ** (2 / 64) }] });
+  });
+
+  test('a scaling is for all layers, or for those that the family has it for', () => {
+    const linear = { kind: 'divided', factor: 8 };
+    const older = { num_hidden_layers: 2, rope_scaling: { rope_type: 'linear', factor: 8 } };
+    const [llama, modern, gemma] = ['llama', 'modernbert', 'gemma3_text'].map((modelType) =>
+      of({ model_type: modelType, ...(modelType === 'gemma3_text' && { sliding_window_pattern: 2 }), ...older }),
+    );
+    expect(llama!.attentionPositions).toMatchObject({ scalings: [linear, linear] });
+    expect(modern!.attentionPositions).toMatchObject({ scalings: [linear, linear] });
+    expect(gemma!.attentionPositions).toMatchObject({ scalings: [undefined, linear] });
+  });
+
+  test('a dynamic scaling begins behind the positions, where rows end', () => {
+    const small = { model_type: 'llama', num_hidden_layers: 1, max_position_embeddings: 512 };
+    expect(of({ ...small, rope_scaling: { type: 'dynamic', factor: 4 } })).toEqual(of(small));
   });
 
   test('a scaling of NomicBERT counts behind the length that it was trained at, where rows end', () => {
@@ -146,19 +162,56 @@ describe('is refused by file, key and value', () => {
       /"quantization_config" is \{"bits":4\}: the weights are then not what their names say/,
     ],
     [
-      'a scaling of angles',
+      'a scaling without what it needs',
       { model_type: 'llama', rope_scaling: { rope_type: 'llama3', factor: 8 } },
-      /"rope_scaling" is \{"rope_type":"llama3","factor":8\}: only angles without a scaling/,
+      /rope_scaling: "low_freq_factor" should be a number above 0, found nothing/,
     ],
     [
-      'a scaling in the newer spelling',
-      { model_type: 'qwen3', rope_parameters: { rope_type: 'yarn', rope_theta: 1e6 } },
-      /"rope_parameters" is \{"rope_type":"yarn","rope_theta":1000000\}: only the type "default"/,
+      'other angles for long rows than for short ones',
+      { model_type: 'qwen3', rope_parameters: { rope_type: 'longrope', short_factor: [1], long_factor: [2] } },
+      /"rope_parameters" is \{"rope_type":"longrope",.*: of types of angles only "default", "linear", "dynamic", "llama3"/,
+    ],
+    [
+      'two names for two types',
+      { model_type: 'llama', rope_scaling: { rope_type: 'linear', type: 'dynamic', factor: 2 } },
+      /"rope_scaling" is .*: "rope_type" and "type" say the same, and differ/,
+    ],
+    [
+      'angles in two spellings',
+      { model_type: 'llama', rope_parameters: { rope_theta: 1e6 }, rope_scaling: { type: 'linear', factor: 2 } },
+      /"rope_scaling" is .*: rope_parameters says angles too, and transformers would leave one of them out/,
+    ],
+    [
+      'two lengths of training',
+      {
+        model_type: 'llama',
+        original_max_position_embeddings: 512,
+        rope_scaling: { type: 'yarn', factor: 2, original_max_position_embeddings: 1024 },
+      },
+      /"original_max_position_embeddings" is 512: rope_scaling says 1024 of the same rows/,
+    ],
+    [
+      'a length of training without a scaling',
+      { model_type: 'llama', original_max_position_embeddings: 512 },
+      /"original_max_position_embeddings" is 512: it is not known here/,
+    ],
+    [
+      'a ramp that transformers does not see',
+      {
+        model_type: 'gemma3_text',
+        rope_parameters: { full_attention: { rope_type: 'yarn', factor: 2, truncate: false } },
+      },
+      /"rope_parameters" is .*: transformers looks for "truncate" beside the kinds of layers/,
+    ],
+    [
+      'an older scaling without its layers',
+      { model_type: 'ultrabert', rope_scaling: { type: 'linear', factor: 2 } },
+      /"rope_scaling" is .*: which layers it is for is not known/,
     ],
     [
       'angles with something more',
       { model_type: 'qwen3', rope_parameters: { rope_theta: 1e6, mscale: 2 } },
-      /rope_parameters: "mscale" is not known here, and angles could be others/,
+      /rope_parameters: "mscale" is not known here, and angles of the type "default" could be others/,
     ],
     [
       'heads that are turned in part',
@@ -168,7 +221,7 @@ describe('is refused by file, key and value', () => {
     [
       "another NTK than GTE's",
       { model_type: 'new', rope_scaling: { type: 'dynamic', factor: 2 } },
-      /"rope_scaling" is \{"type":"dynamic","factor":2\}: only the type "ntk"/,
+      /"rope_scaling" is \{"type":"dynamic","factor":2\}: the authors' code has the type "ntk" alone/,
     ],
     [
       "NTK's mixture",

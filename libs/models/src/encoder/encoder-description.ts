@@ -61,11 +61,42 @@ export type AttentionPositions =
       readonly kind: 'rope';
       /** One for each layer. */
       readonly thetas: readonly number[];
-      /** Frequencies are divided by it; 1 without a scaling. */
-      readonly frequencyDivisor: number;
+      /** One for each layer: what is done to its frequencies; undefined: nothing. */
+      readonly scalings: readonly (AngleScaling | undefined)[];
     }
   /** One learned number for each head and bucket of distances, added to scores; the same in all layers. T5's buckets. */
   | { readonly kind: 'buckets'; readonly buckets: number; readonly farthest: number };
+
+/** How angles of a model that was trained at shorter rows are made to reach further; graph/frequencies.ts computes it. */
+export type AngleScaling =
+  /** All frequencies are divided by it. */
+  | { readonly kind: 'divided'; readonly factor: number }
+  /** Llama 3: frequencies that turn seldom within the rows of the training are divided, those that turn often are kept. */
+  | {
+      readonly kind: 'llama3';
+      readonly factor: number;
+      /** A value that turns less often than this in `trainedRows` tokens is divided by `factor`. */
+      readonly lowTurns: number;
+      /** One that turns more often is left alone; between the two it is mixed. */
+      readonly highTurns: number;
+      /** Tokens. */
+      readonly trainedRows: number;
+    }
+  /** YaRN (https://arxiv.org/abs/2309.00071): the same with a ramp over the places of values in a head. */
+  | {
+      readonly kind: 'yarn';
+      readonly factor: number;
+      /** Turns in `trainedRows` tokens above which a value is left alone. */
+      readonly fastTurns: number;
+      /** And below which it is divided by `factor`. */
+      readonly slowTurns: number;
+      /** Whether the ramp begins and ends at whole places. */
+      readonly isRampWhole: boolean;
+      /** Tokens. */
+      readonly trainedRows: number;
+      /** Cosines and sines are multiplied by it. */
+      readonly magnitude: number;
+    };
 
 export interface NormDescription {
   /** Layer: less the mean, by the deviation. Rms: by the root of the mean square. */

@@ -103,7 +103,7 @@ function withBiases(config: ConfigReader, encoder: EncoderDescription): EncoderD
 }
 
 function withTheta(config: ConfigReader, encoder: EncoderDescription): EncoderDescription {
-  return { ...encoder, attentionPositions: readTheta(config, encoder.layers, 10_000) };
+  return { ...encoder, attentionPositions: readTheta(config, encoder, 10_000) };
 }
 
 function withWindows(
@@ -190,10 +190,12 @@ function describeUltrabert(config: ConfigReader): EncoderDescription {
   );
   // older checkpoints have a list of bases in rope_theta
   if (Array.isArray(config.json.raw('rope_theta'))) config.refuse('rope_theta', 'only rope_parameters is supported');
-  const attentionPositions = readThetas(config, types, {
-    full_attention: ['rope_theta', 2_560_000],
-    sliding_attention: ['rope_local_base_freq', 10_000],
-  });
+  const attentionPositions = readThetas(
+    config,
+    types,
+    { full_attention: ['rope_theta', 2_560_000], sliding_attention: ['rope_local_base_freq', 10_000] },
+    { rowLimit: encoder.rowLimit, scaled: [] },
+  );
   const radius = config.size('sliding_window', 128);
   return withWindows({ ...encoder, attentionPositions }, windowsOf(types, radius));
 }
@@ -224,10 +226,12 @@ function describeGemma3(config: ConfigReader): EncoderDescription {
   return {
     ...like,
     embeddings: { ...like.embeddings, scale: Math.sqrt(like.hidden) },
-    attentionPositions: readThetas(config, types, {
-      full_attention: ['rope_theta', 1_000_000],
-      sliding_attention: ['rope_local_base_freq', 10_000],
-    }),
+    attentionPositions: readThetas(
+      config,
+      types,
+      { full_attention: ['rope_theta', 1_000_000], sliding_attention: ['rope_local_base_freq', 10_000] },
+      { rowLimit: like.rowLimit, scaled: ['full_attention'] },
+    ),
     norm: { ...like.norm, isPlusOne: true, placement: 'around' },
     attention: {
       ...like.attention,

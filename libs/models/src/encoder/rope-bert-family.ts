@@ -7,7 +7,7 @@ import { bertLayers } from './bert-layers.ts';
 import type { ConfigReader } from './config-reader.ts';
 import type { DescribeFamily } from './describe-encoder.ts';
 import type { AttentionPositions, EncoderDescription, TensorNames } from './encoder-description.ts';
-import { readLayerTypes, readScaledTheta, readTheta, readThetas } from './rope.ts';
+import { LAYER_TYPES, readAuthorsTheta, readLayerTypes, readTheta, readThetas } from './rope.ts';
 
 const NOMIC_NAMES: TensorNames = {
   words: 'embeddings.word_embeddings.weight',
@@ -97,16 +97,17 @@ function describeNomic(config: ConfigReader): EncoderDescription {
   const layers = config.layers(['num_hidden_layers', 'n_layer'], 12);
   config.expect('head_dim', [hidden / heads], 'heads share the hidden size');
   const bias = config.boolean('mlp_fc1_bias', false);
+  const rowLimit = nomicLimit(config);
   return ropeBert(config, {
     layers,
     heads,
     hidden,
     intermediate: config.size(['intermediate_size', 'n_inner'], 4 * hidden),
     vocabularySize: config.size('vocab_size', 30_528),
-    rowLimit: nomicLimit(config),
+    rowLimit,
     tokenTypes: config.count('type_vocab_size', 2),
     epsilon: config.positive(['layer_norm_eps', 'layer_norm_epsilon'], 1e-12),
-    attentionPositions: readTheta(config, layers, config.positive('rotary_emb_base', 1000)),
+    attentionPositions: readTheta(config, { layers, rowLimit }, config.positive('rotary_emb_base', 1000)),
     hasBias: config.boolean('qkv_proj_bias', false),
     feedForward: {
       kind: 'gated',
@@ -147,6 +148,7 @@ function expectNomicBert(config: ConfigReader): void {
 }
 
 function describeGte(config: ConfigReader): EncoderDescription {
+  const isAuthors = config.text('model_type', '') === 'new';
   config.expect('position_embedding_type', ['rope'], 'only "rope" is supported');
   config.expect('layer_norm_type', ['layer_norm'], 'only "layer_norm" is supported');
   config.expect('pack_qkv', [true], 'only one matrix of queries, keys and values is supported');
@@ -155,16 +157,18 @@ function describeGte(config: ConfigReader): EncoderDescription {
   const heads = config.size('num_attention_heads', 12);
   const hidden = config.size('hidden_size', 768);
   const layers = config.layers('num_hidden_layers', 12);
+  const rowLimit = config.size('max_position_embeddings', 8192);
+  const sizes = { layers, rowLimit, headSize: hidden / heads };
   return ropeBert(config, {
     layers,
     heads,
     hidden,
     intermediate: config.size('intermediate_size', 3072),
     vocabularySize: config.size('vocab_size', 250_048),
-    rowLimit: config.size('max_position_embeddings', 8192),
+    rowLimit,
     tokenTypes: config.count('type_vocab_size', 1),
     epsilon: config.positive('layer_norm_eps', 1e-12),
-    attentionPositions: readScaledTheta(config, layers, hidden / heads, 160_000),
+    attentionPositions: isAuthors ? readAuthorsTheta(config, sizes, 160_000) : readTheta(config, sizes, 160_000),
     hasBias: true,
     feedForward: {
       kind: 'gated',
@@ -179,16 +183,17 @@ function describeGte(config: ConfigReader): EncoderDescription {
 /** As transformers has it, without adapters: the authors' own spelling calls itself xlm-roberta and carries them. */
 function describeJina(config: ConfigReader): EncoderDescription {
   const layers = config.layers('num_hidden_layers', 24);
+  const rowLimit = config.size('max_position_embeddings', 8194);
   return ropeBert(config, {
     layers,
     heads: config.size('num_attention_heads', 16),
     hidden: config.size('hidden_size', 1024),
     intermediate: config.size('intermediate_size', 4096),
     vocabularySize: config.size('vocab_size', 250_002),
-    rowLimit: config.size('max_position_embeddings', 8194),
+    rowLimit,
     tokenTypes: config.count('type_vocab_size', 1),
     epsilon: config.positive('layer_norm_eps', 1e-5),
-    attentionPositions: readTheta(config, layers, 20_000),
+    attentionPositions: readTheta(config, { layers, rowLimit }, 20_000),
     hasBias: true,
     feedForward: {
       kind: 'plain',
@@ -213,6 +218,7 @@ function describeModernbert(config: ConfigReader): EncoderDescription {
   const radius = Math.floor(config.size('local_attention', 128) / 2);
   const bias = config.boolean('attention_bias', false);
   const wideBias = config.boolean('mlp_bias', false);
+  const rowLimit = config.size('max_position_embeddings', 8192);
   return {
     modelType: 'modernbert',
     layers,
@@ -222,13 +228,15 @@ function describeModernbert(config: ConfigReader): EncoderDescription {
     hidden,
     intermediate: config.size('intermediate_size', 1152),
     vocabularySize: config.size('vocab_size', 50_368),
-    rowLimit: config.size('max_position_embeddings', 8192),
+    rowLimit,
     embeddings: { size: hidden, scale: 1, tokenTypes: 0, hasNorm: true, hasProjection: false },
     positions: { kind: 'none' },
-    attentionPositions: readThetas(config, types, {
-      full_attention: ['global_rope_theta', 160_000],
-      sliding_attention: ['local_rope_theta', 10_000],
-    }),
+    attentionPositions: readThetas(
+      config,
+      types,
+      { full_attention: ['global_rope_theta', 160_000], sliding_attention: ['local_rope_theta', 10_000] },
+      { rowLimit, scaled: LAYER_TYPES },
+    ),
     norm: {
       kind: 'layer',
       hasBias: config.boolean('norm_bias', false),

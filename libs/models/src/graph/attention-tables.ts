@@ -3,6 +3,7 @@
 // that torch computes them in; masks are made from the width of the run.
 
 import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import { frequenciesOf, turnTable } from './frequencies.ts';
 import type { LayerTensors } from './layer-tensors.ts';
 import type { OnnxFile } from './onnx-file.ts';
 
@@ -16,22 +17,17 @@ export function addTurns({
   index,
 }: LayerTensors): readonly [cosines: string, sines: string] | undefined {
   if (encoder.attentionPositions.kind !== 'rope') return undefined;
-  const { thetas, frequencyDivisor } = encoder.attentionPositions;
-  const theta = thetas[index]!;
+  const { thetas, scalings } = encoder.attentionPositions;
+  const [theta, scaling] = [thetas[index]!, scalings[index]];
   const [places, half] = [widest(encoder), encoder.headSize / 2];
+  const kind = scaling === undefined ? `${theta}` : `${theta}_${Object.values(scaling).join('_')}`;
   const table = (name: string, of: (angle: number) => number): string =>
-    parts.graph.once(`${name}_${theta}`, (full) =>
-      parts.floats(full, [places, half], async () => turnTable(theta, places, half, frequencyDivisor).map(of)),
+    parts.graph.once(`${name}_${kind}`, (full) =>
+      parts.floats(full, [places, half], async () =>
+        turnTable(frequenciesOf(theta, half, scaling), places, of, scaling),
+      ),
     );
   return [table('cosines', Math.cos), table('sines', Math.sin)];
-}
-
-/** Angles of each place and pair of values, rounded as torch rounds them: powers and products in fp32. */
-export function turnTable(theta: number, places: number, half: number, divisor = 1): Float32Array {
-  const frequencies = Float32Array.from({ length: half }, (_, at) =>
-    Math.fround(1 / Math.fround(theta ** Math.fround(at / half)) / divisor),
-  );
-  return Float32Array.from({ length: places * half }, (_, at) => Math.floor(at / half) * frequencies[at % half]!);
 }
 
 /** What is added to the scores of each head [1, heads, seq, seq]; undefined where nothing is. Shared by all layers. */

@@ -7,7 +7,12 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { Activation, AttentionPositions, EncoderDescription } from '../encoder/encoder-description.ts';
+import type {
+  Activation,
+  AngleScaling,
+  AttentionPositions,
+  EncoderDescription,
+} from '../encoder/encoder-description.ts';
 import { readDescription } from '../store/stored-model.ts';
 import { madeModel, madeTexts, madeVectors } from '../testing/made-models.ts';
 import { ReferencePooling } from '../testing/reference-pooling.ts';
@@ -62,6 +67,22 @@ const thetas =
     const all = encoder.attentionPositions.thetas;
     return { ...encoder, attentionPositions: { ...encoder.attentionPositions, thetas: all.map(turn) } };
   };
+/** New scaling of each layer. */
+const scalings =
+  (turn: (scaling: AngleScaling | undefined) => AngleScaling | undefined): Change =>
+  (encoder) => {
+    if (encoder.attentionPositions.kind !== 'rope') throw new TypeError('nothing is turned in it');
+    const { attentionPositions } = encoder;
+    return {
+      ...encoder,
+      attentionPositions: { ...attentionPositions, scalings: attentionPositions.scalings.map(turn) },
+    };
+  };
+const scaledBy = <Kind extends AngleScaling['kind']>(
+  kind: Kind,
+  values: Partial<Extract<AngleScaling, { kind: Kind }>>,
+): Change => scalings((scaling) => (scaling?.kind === kind ? { ...scaling, ...values } : scaling));
+const notScaled = scalings(() => undefined);
 const same: Change = (encoder) => encoder;
 const all =
   (...changes: readonly Change[]): Change =>
@@ -130,14 +151,7 @@ const MUTANTS: readonly Mutant[] = [
   ['nomic-bert', 'nothing turned', between({ kind: 'none' })],
   ['nomic-bert', 'neighbours turned', same, neighbours],
   ['nomic-bert', 'theta × 10', times10],
-  [
-    'nomic-bert',
-    'frequencies halved',
-    (encoder) => {
-      if (encoder.attentionPositions.kind !== 'rope') return encoder;
-      return { ...encoder, attentionPositions: { ...encoder.attentionPositions, frequencyDivisor: 2 } };
-    },
-  ],
+  ['nomic-bert', 'frequencies halved', scalings(() => ({ kind: 'divided', factor: 2 }))],
   ['nomic-bert', 'gate and up exchanged', names({ up: { kind: 'apart', up: 'mlp.fc12', gate: 'mlp.fc11' } })],
   ['nomic-bert', 'GELU for SiLU', activation('gelu')],
   ['gte-en', 'gate first', names({ up: { kind: 'fused', name: 'mlp.up_gate_proj', isGateFirst: true } })],
@@ -173,6 +187,15 @@ const MUTANTS: readonly Mutant[] = [
   ['gemma3-embedding', 'no norms after', all(norm({ placement: 'before' }), withoutNormsAfter)],
   ['gemma3-last', 'window + 1', windows((window) => window + 1)],
   ['gemma3-last', 'not causal', attention({ isCausal: false })],
+  ['gemma3-linear', 'not scaled', notScaled],
+  ['gemma3-linear', 'all layers scaled', scalings(() => ({ kind: 'divided', factor: 8 }))],
+  ['gte-ntk', 'frequencies not divided', notScaled],
+  ['llama-llama3', 'not scaled', notScaled],
+  ['llama-llama3', 'no mixture', scaledBy('llama3', { lowTurns: 4 })],
+  ['modernbert-yarn', 'one mscale', scaledBy('yarn', { magnitude: 0.1 * Math.log(16) + 1 })],
+  ['qwen3-yarn', 'not scaled', notScaled],
+  ['qwen3-yarn', 'no magnitude', scaledBy('yarn', { magnitude: 1 })],
+  ['qwen3-yarn', 'a ramp between places', scaledBy('yarn', { isRampWhole: false })],
 ];
 
 function withoutHeadNorms(encoder: EncoderDescription): EncoderDescription {
