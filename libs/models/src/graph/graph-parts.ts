@@ -37,9 +37,9 @@ export class GraphParts {
 
   /** One number in this form, without a dimension. */
   float(value: number): string {
-    return this.form === 'fp16'
-      ? this.graph.once(`half_${value}`, (name) => this.floats(name, [], async () => Float32Array.of(value)))
-      : this.graph.float(value);
+    if (this.form === 'fp32') return this.graph.float(value);
+    const name = this.form === 'fp16' ? `half_${value}` : `bfloat_${value}`;
+    return this.graph.once(name, () => this.floats(name, [], async () => Float32Array.of(value)));
   }
 }
 

@@ -10,7 +10,6 @@ export function kindProblem(encoder: EncoderDescription, kind: GraphKind): strin
   if (bertConfigOf(encoder) !== undefined) return undefined;
   const form = FORMS[kind];
   if (form.encoder === 'int8') return 'whole numbers are for encoders that are BERT in every switch';
-  if (form.floats === 'bf16') return "ONNX Runtime's attention with places has no form in bf16";
   if (form.floats === 'fp16' && encoder.norm.placement === 'around')
     return 'what its layers add up leaves the range of fp16';
   return undefined;
