@@ -29,8 +29,8 @@ export const RECKONS = [
 export const FAULTS = ['**/faults/**/*.test.ts', '**/chaos.test.ts'];
 
 /**
- * Files that load every core for ten minutes at night. They come by themselves, after all others, whose limits of time
- * they would break; by day they are as short as others and run among them.
+ * Files that load every core for ten minutes at night. They come one by one after those that wait, whose clocks they
+ * would upset; by day they are as short as others and run among them.
  */
 export const ALONE =
   process.env['SHOAL_TEST_NIGHTLY'] === undefined

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that `npm test` proves: set-up, layout, lint, types, then all tests in two runs of Vitest side by side,
-# those that reckon and those that wait, and at night those that want the machine for themselves (tools/test-groups.ts).
+# those that reckon and those that wait, and at night behind these those that load every core (tools/test-groups.ts).
 # Tests start their processes from the build that was just made, with one cache of compiled code. The last line counts
 # tests over all of them; the exit status is 0 only when nothing failed.
 #
@@ -74,14 +74,12 @@ run_suites() {
     reckons=$!
     # shellcheck disable=SC2086
     vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $folders
+    # shellcheck disable=SC2086
+    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || vitest alone --project alone --maxWorkers=1 $folders
     wait "$reckons"
     count reckons
     count waits
-    if [ -n "${SHOAL_TEST_NIGHTLY:-}" ]; then
-      # shellcheck disable=SC2086
-      vitest alone --project alone --maxWorkers=1 $folders
-      count alone
-    fi
+    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || count alone
   fi
   if [ -n "$webgpu" ]; then
     driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
