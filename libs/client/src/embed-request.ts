@@ -17,48 +17,26 @@ import {
 import type { Encoded, Tokenizer } from '@shoal/core';
 import { loopTurn } from '@shoal/core/base';
 import type { NewJob } from '@shoal/queue';
-import type { JobRequest } from './job-request.ts';
+import { MAX_INLINE_TEXT_BYTES, termFieldsOf, type CallTerms, type RowsRequest } from './job-request.ts';
 
 /** What all jobs of one call have in common. */
-export interface RequestTerms {
-  /** The call's own id, tenant included. */
-  readonly requestId: string;
-  /** name@revision */
-  readonly model: string;
+export interface RequestTerms extends CallTerms {
   readonly tokenizer: Tokenizer | undefined;
   /** Of the model, where they are known here. */
   readonly prompts: Prompts | undefined;
-  readonly tenant: string;
-  readonly reply: string;
-  readonly truncate: 'end' | 'error';
   readonly prompt: string | undefined;
   readonly output:
     | { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean }
     | undefined;
-  readonly class: 'interactive' | 'bulk' | undefined;
-  /** Epoch milliseconds, after which a job that has not begun never runs. */
-  readonly deadline?: number | undefined;
-  readonly resultTtlMs?: number | undefined;
 }
 
-export interface EmbedRequest extends JobRequest {
-  readonly rows: number;
-  /** Asked for; undefined: all that the model has. */
-  readonly dimensions: number | undefined;
-  /** Known when the client tokenized: tokens of each row, and the rows that were cut. */
-  readonly tokens: readonly number[] | undefined;
-  readonly truncated: readonly number[] | undefined;
-}
-
-/** Texts up to this many bytes travel inside the job; finished jobs are kept for a while, inputs are not. */
-const MAX_INLINE_TEXT_BYTES = 4_096;
 /** Longest stretch of tokenizing without a turn of the event loop. */
 const SLICE_MS = 8;
 /** A text of fewer UTF-16 units is encoded in one go. */
 const LONG_TEXT = 16_384;
 
 /** Throws INPUT_TOO_LONG when `truncate` is "error" and a text does not fit, JOB_INVALID for an impossible id. */
-export async function makeRequest(jobId: string, texts: readonly string[], terms: RequestTerms): Promise<EmbedRequest> {
+export async function makeRequest(jobId: string, texts: readonly string[], terms: RequestTerms): Promise<RowsRequest> {
   checkJobId(jobId);
   const tokenizer = tokenizerFor(terms);
   if (tokenizer !== undefined) return tokenRequest(jobId, texts, terms, tokenizer);
@@ -90,7 +68,7 @@ async function tokenRequest(
   texts: readonly string[],
   terms: RequestTerms,
   tokenizer: Tokenizer,
-): Promise<EmbedRequest> {
+): Promise<RowsRequest> {
   const encoded = await encodeInSlices(texts, terms, tokenizer);
   const truncated = encoded.flatMap(({ isTruncated }, row) => (isTruncated ? [row] : []));
   const [tooLong] = truncated;
@@ -105,7 +83,6 @@ async function tokenRequest(
   } as const;
   return finish(
     jobId,
-    texts.length,
     terms,
     input,
     (common) => ({ jobId, data: { ...common, input: form }, input }),
@@ -114,26 +91,25 @@ async function tokenRequest(
   );
 }
 
-function textRequest(jobId: string, texts: readonly string[], terms: RequestTerms): EmbedRequest {
+function textRequest(jobId: string, texts: readonly string[], terms: RequestTerms): RowsRequest {
   const input = encodeTexts(texts);
   const toJob = (common: CommonData): NewJob =>
     input.length > MAX_INLINE_TEXT_BYTES
       ? { jobId, data: { ...common, input: { form: 'texts', rows: texts.length } }, input }
       : { jobId, data: { ...common, texts: [...texts] } };
-  return finish(jobId, texts.length, terms, input, toJob, undefined, undefined);
+  return finish(jobId, terms, input, toJob, undefined, undefined);
 }
 
 type CommonData = Omit<EmbedJobData, 'texts' | 'input'>;
 
 function finish(
   jobId: string,
-  rows: number,
   terms: RequestTerms,
   input: Buffer,
   toJob: (common: CommonData) => NewJob,
   tokens: readonly number[] | undefined,
   truncated: readonly number[] | undefined,
-): EmbedRequest {
+): RowsRequest {
   const { model, truncate } = terms;
   const prompt = travels(terms.prompt) ? terms.prompt : undefined; // else the token ids alone tell it
   const { normalize, ...rest } = terms.output ?? {};
@@ -143,12 +119,7 @@ function finish(
   const common: CommonData = {
     v: 1,
     fingerprint,
-    tenant: terms.tenant,
-    reply: terms.reply,
-    ...(terms.class === undefined ? {} : { class: terms.class }),
-    ...(terms.deadline === undefined ? {} : { deadline: terms.deadline }),
-    ...(terms.resultTtlMs === undefined ? {} : { resultTtlMs: terms.resultTtlMs }),
-    ...(truncate === 'end' ? {} : { truncate }),
+    ...termFieldsOf(terms),
     ...(prompt === undefined ? {} : { prompt }),
     ...(output === undefined ? {} : { output }),
   };
@@ -158,8 +129,6 @@ function finish(
   return {
     jobId,
     requestId: terms.requestId,
-    rows,
-    dimensions: output?.dimensions,
     fingerprint,
     job: { ...job, parsed },
     tokens,

@@ -1,18 +1,26 @@
-// A stream of texts in, a stream of blocks out, in input order and with bounded memory. One task reads ahead: it cuts
+// A stream of texts in, a stream of blocks out, in input order and with bounded memory, whatever the rows of a result
+// are: vectors, or scores, which are rows of one. One task reads ahead: it cuts
 // chunks, makes requests of them and asks, as long as the window has room. The generator hands over the oldest block,
 // and takes its result as delivered once the caller comes back for the next one. What became of a job on the queue is
 // open-jobs.ts's business.
 
 import { ShoalError, isShoalError, toFailure } from '@shoal/contract';
+import type { Tokenizer } from '@shoal/core';
 import { cutChunks, type Chunk } from './chunks.ts';
-import { makeRequest, type EmbedRequest, type RequestTerms } from './embed-request.ts';
 import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from './embedding.ts';
-import type { Asked, Delivery } from './job-request.ts';
+import type { Asked, Delivery, RowsRequest } from './job-request.ts';
 import type { OpenJobs } from './open-jobs.ts';
 import { vectorsDtype, widen } from './widen.ts';
 import { withRows } from './with-rows.ts';
 
-export interface StreamTerms extends RequestTerms {
+export interface StreamTerms {
+  /** The job of one chunk. Rejects where none can be made of it. */
+  readonly requestOf: (jobId: string, texts: readonly string[]) => Promise<RowsRequest>;
+  /** What the rows of a result are called in messages. */
+  readonly what: 'vectors' | 'scores';
+  readonly truncate: 'end' | 'error';
+  /** What texts were tokenized with here, if they were. */
+  readonly tokenizer: Tokenizer | undefined;
   readonly jobs: OpenJobs;
   readonly maxInFlightJobs: number;
   readonly jobTexts: number;
@@ -42,13 +50,13 @@ const FATAL = new Set([
 interface Entry<Item> {
   readonly chunk: Chunk<Item>;
   /** Undefined when no job could be made of the chunk. */
-  readonly asked: Asked<EmbedRequest> | undefined;
+  readonly asked: Asked<RowsRequest> | undefined;
   /** Never rejects. */
   readonly outcome: Promise<Outcome>;
 }
 
 type Outcome =
-  | { readonly ok: true; readonly request: EmbedRequest; readonly delivery: Delivery }
+  | { readonly ok: true; readonly request: RowsRequest; readonly delivery: Delivery }
   | { readonly ok: false; readonly error: ShoalError };
 
 type Options = Pick<StreamOptions, 'startAt' | 'signal' | 'onError' | 'onProgress'>;
@@ -181,11 +189,9 @@ class StreamRun<Item extends { readonly text: string }> {
   }
 
   private async enter(chunk: Chunk<Item>): Promise<void> {
-    const request = await makeRequest(
-      this.terms.jobIdOf(chunk.first),
-      chunk.items.map(({ text }) => text),
-      this.terms,
-    ).catch((error: unknown) => toShoalError(error));
+    const { jobIdOf, requestOf } = this.terms;
+    const texts = chunk.items.map(({ text }) => text);
+    const request = await requestOf(jobIdOf(chunk.first), texts).catch((error: unknown) => toShoalError(error));
     if (this.input.name !== 'reading') return;
     const asked = request instanceof ShoalError ? request : this.terms.jobs.ask(request);
     this.entries.push({
@@ -208,7 +214,7 @@ class StreamRun<Item extends { readonly text: string }> {
   }
 }
 
-async function outcomeOf(asked: Asked<EmbedRequest> | ShoalError, terms: StreamTerms): Promise<Outcome> {
+async function outcomeOf(asked: Asked<RowsRequest> | ShoalError, terms: StreamTerms): Promise<Outcome> {
   try {
     if (asked instanceof ShoalError) throw asked;
     return { ok: true, request: asked.request, delivery: await asked.delivery };
@@ -231,14 +237,14 @@ function shorterThere(error: ShoalError, { truncate, tokenizer }: StreamTerms): 
 }
 
 /** Called as an aborted call is elsewhere; a ShoalError as reason says itself why. */
-function interrupted(reason: unknown, { hasOwnId }: Pick<StreamTerms, 'hasOwnId'>): ShoalError {
+function interrupted(reason: unknown, { hasOwnId, what: rows }: Pick<StreamTerms, 'hasOwnId' | 'what'>): ShoalError {
   if (isShoalError(reason, 'DEADLINE_PASSED')) return reason;
   const what = hasOwnId
     ? 'what is finished stays on the queue server for a while, and asking again with the same id finds it'
     : 'its jobs are taken off the queue';
   const error = new ShoalError(
     'INTERRUPTED',
-    `the call was stopped before all its vectors had come; ${what}`,
+    `the call was stopped before all its ${rows} had come; ${what}`,
     {},
     reason,
   );

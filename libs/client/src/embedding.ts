@@ -17,6 +17,8 @@ export interface ClientModel {
   readonly prompts?: Readonly<Record<string, string>>;
   /** Name of the prompt for texts that ask for none. */
   readonly defaultPrompt?: string;
+  /** Default embedder. A client of a reranker has no vectors: its own model is asked by `rerank`. */
+  readonly kind?: 'embedder' | 'reranker';
 }
 
 export interface ClientOptions {
@@ -63,7 +65,7 @@ export interface ClientOptions {
   readonly faults?: FaultPoints;
 }
 
-interface RequestOptions {
+interface CallOptions {
   /** Takes the call back: it rejects with INTERRUPTED, called AbortError, and its jobs are taken off the queue. */
   readonly signal?: AbortSignal;
   /** How long the call may take, in milliseconds. Then it rejects with DEADLINE_PASSED, and its jobs are taken back. */
@@ -74,18 +76,57 @@ interface RequestOptions {
   readonly tenant?: string;
   /** How long the result may lie unread, in milliseconds. Default: a quarter of an hour. */
   readonly resultTtlMs?: number;
-  /** What happens to a text with more tokens than the model takes. Default "end": it is cut there. */
+  /** What happens to a text, or a pair, with more tokens than the model takes. Default "end": it is cut there. */
   readonly truncate?: 'end' | 'error';
+  readonly class?: 'interactive' | 'bulk';
+}
+
+interface RequestOptions extends CallOptions {
   /** One of the model's prompts by its name, or "none" where the model has a default one that is not wanted. */
   readonly prompt?: string;
   /** `normalize`: length 1 also from a model whose vectors have lengths of their own. */
   readonly output?: { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean };
-  readonly class?: 'interactive' | 'bulk';
 }
 
 export interface EmbedOptions extends RequestOptions {
   /** Stable id of this request: asking again with the same id and texts never computes twice. Default: a random one. */
   readonly jobId?: string;
+}
+
+/** A reranker by its name in the store, or name@revision. Without a revision: that of the workers that serve it. */
+export type RerankModel = string | { readonly name: string; readonly revision?: string };
+
+export interface RerankOptions extends CallOptions {
+  /** Left out: the client's own model, which has to be a reranker. */
+  readonly model?: RerankModel;
+  /** What the documents are weighed against. */
+  readonly query: string;
+  /** Any number of them. */
+  readonly documents: readonly string[];
+  /** How many of the best are in `ranked`. Default: all. */
+  readonly topN?: number;
+  /** As of `EmbedOptions`. */
+  readonly jobId?: string;
+}
+
+export interface RerankResult {
+  /**
+   * How well each document answers the query, in their order; best is largest. Between 0 and 1 where the model says so,
+   * as sentence-transformers' `CrossEncoder.predict` gives it; scores of two models cannot be compared.
+   */
+  readonly scores: Float32Array;
+  /** Indices of documents, best first. */
+  readonly ranked: readonly number[];
+  /** name@revision */
+  readonly model: string;
+  /** Of all pairs, special tokens included. Undefined where the queue has forgotten it, after thousands of jobs. */
+  readonly tokens: number | undefined;
+  /** Pairs that were cut at the model's length. Undefined as `tokens` is. */
+  readonly truncated: number | undefined;
+  /** Whether any pair was cut. */
+  readonly isTruncated: boolean;
+  /** True: a simulated device gave (some of) the scores. */
+  readonly isSimulated: boolean;
 }
 
 export interface StreamOptions extends RequestOptions {

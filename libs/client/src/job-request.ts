@@ -12,6 +12,43 @@ export interface JobRequest {
   readonly job: NewJob;
 }
 
+/** A job with rows, each of which gets its own piece of the result. */
+export interface RowsRequest extends JobRequest {
+  /** Known when the client tokenized: tokens of each row, and the rows that were cut. */
+  readonly tokens: readonly number[] | undefined;
+  readonly truncated: readonly number[] | undefined;
+}
+
+/** What all jobs of one call have in common, whatever they ask for. */
+export interface CallTerms {
+  /** The call's own id, tenant included. */
+  readonly requestId: string;
+  /** name@revision */
+  readonly model: string;
+  readonly tenant: string;
+  readonly reply: string;
+  readonly truncate: 'end' | 'error';
+  readonly class: 'interactive' | 'bulk' | undefined;
+  /** Epoch milliseconds, after which a job that has not begun never runs. */
+  readonly deadline?: number | undefined;
+  readonly resultTtlMs?: number | undefined;
+}
+
+/** Texts up to this many bytes travel inside the job; finished jobs are kept for a while, inputs are not. */
+export const MAX_INLINE_TEXT_BYTES = 4_096;
+
+/** The terms as fields of `data`; what has its default is left out. */
+export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, resultTtlMs }: CallTerms) {
+  return {
+    tenant,
+    reply,
+    ...(kind !== undefined && { class: kind }),
+    ...(deadline !== undefined && { deadline }),
+    ...(resultTtlMs !== undefined && { resultTtlMs }),
+    ...(truncate === 'error' && { truncate }),
+  };
+}
+
 export class Delivery {
   readonly header: ResultHeader;
   /** As `openResult` returned it; checksum verified. Good until `letGo`. */

@@ -3,7 +3,7 @@
 
 import { inspect } from 'node:util';
 import { MAX_ROWS_PER_JOB, ShoalError } from '@shoal/contract';
-import type { ClientModel, ClientOptions, EmbedOptions, StreamOptions } from './embedding.ts';
+import type { ClientModel, ClientOptions, EmbedOptions, RerankOptions, StreamOptions } from './embedding.ts';
 import type { CosineOptions, RankingOptions, SpreadOptions } from './similarity-calls.ts';
 
 /** Every name that an options object may have; `true` so that one that is added to the type is missed here. */
@@ -27,17 +27,16 @@ const CLIENT: Names<ClientOptions> = {
   limits: true,
   faults: true,
 };
-const REQUEST = {
+const TERMS = {
   signal: true,
   timeoutMs: true,
   deadline: true,
   truncate: true,
-  prompt: true,
-  output: true,
   class: true,
   tenant: true,
   resultTtlMs: true,
 } as const;
+const REQUEST = { ...TERMS, prompt: true, output: true } as const;
 const EMBED: Names<EmbedOptions> = { ...REQUEST, jobId: true };
 const STREAM: Names<StreamOptions> = { ...REQUEST, runId: true, startAt: true, onError: true, onProgress: true };
 const CALL = { signal: true, jobId: true, class: true } as const;
@@ -45,7 +44,17 @@ const RANKING: Names<RankingOptions> = { ...CALL, k: true, metric: true, names: 
 const COSINE: Names<CosineOptions> = { ...CALL, metric: true };
 const SPREAD: Names<SpreadOptions> = { ...CALL, k: true, steps: true, decay: true, threshold: true };
 
-const CALLS = { embed: EMBED, embedStream: STREAM, topK: RANKING, rescore: RANKING, cosine: COSINE, spread: SPREAD };
+const RERANK: Names<RerankOptions> = { ...TERMS, model: true, query: true, documents: true, topN: true, jobId: true };
+
+const CALLS = {
+  embed: EMBED,
+  embedStream: STREAM,
+  rerank: RERANK,
+  topK: RANKING,
+  rescore: RANKING,
+  cosine: COSINE,
+  spread: SPREAD,
+};
 
 /** Where people look for something that is called otherwise, or is somewhere else. */
 const ELSEWHERE: Readonly<Record<string, string>> = {
@@ -56,6 +65,8 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   priority: 'class: "interactive" or "bulk"',
   url: 'redisUrl',
   connection: 'redisUrl',
+  texts: 'documents',
+  top_n: 'topN',
 };
 
 /** The client's options; throws a TypeError for what is missing, unknown or of another shape. */
@@ -94,6 +105,24 @@ export function checkTexts(texts: unknown): asserts texts is readonly string[] {
   if (at >= 0) throw new TypeError(`embed takes an array of texts, and found ${shown(texts[at])} at ${at}`);
 }
 
+/** The options of `rerank`, among them what it is asked. */
+export function checkRerank(options: RerankOptions): void {
+  checkCallOptions('rerank', options);
+  const { query, documents, topN, model }: { readonly [Name in keyof RerankOptions]: unknown } = options;
+  if (typeof query !== 'string')
+    throw new TypeError(`rerank needs query, the text that documents are weighed against; found ${shown(query)}`);
+  if (!Array.isArray(documents))
+    throw new TypeError(`rerank needs documents, an array of texts; found ${shown(documents)}`);
+  const at = documents.findIndex((document) => typeof document !== 'string');
+  if (at >= 0) throw new TypeError(`rerank takes texts as documents, and found ${shown(documents[at])} at ${at}`);
+  if (topN !== undefined && !(Number.isInteger(topN) && Number(topN) >= 1))
+    throw new TypeError(`rerank: topN is ${shown(topN)}; it is a whole number from 1`);
+  if (model !== undefined && (typeof model === 'string' ? !/^[^@]+(@[^@]+)?$/.test(model) : !isModel(model)))
+    throw new TypeError(
+      `rerank: model is ${shown(model)}; it is the name of a reranker, name@revision, or { name, revision }`,
+    );
+}
+
 /** The items of a stream; each is looked at when it comes. */
 export function checkItems(texts: unknown): void {
   const isIterable =
@@ -122,8 +151,13 @@ function refuseUnknown(where: string, options: unknown, known: Readonly<Record<s
 
 function isModel(model: unknown): model is ClientModel {
   if (typeof model !== 'object' || model === null) return false;
-  const { name, revision }: { readonly name?: unknown; readonly revision?: unknown } = model;
-  return typeof name === 'string' && name !== '' && (revision === undefined || typeof revision === 'string');
+  const { name, revision, kind }: { readonly [Name in keyof ClientModel]?: unknown } = model;
+  return (
+    typeof name === 'string' &&
+    name !== '' &&
+    (revision === undefined || typeof revision === 'string') &&
+    (kind === undefined || kind === 'embedder' || kind === 'reranker')
+  );
 }
 
 function checkRanges({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {

@@ -96,6 +96,11 @@ export class QueueLine {
     return (await this.canceller).cancel(jobIds);
   }
 
+  /** The same for all jobs of requests, those of this client among them however many they are. */
+  cancelRequests(requestIds: readonly string[]): Promise<CancelResult[]> {
+    return this.cancel(requestIds.flatMap((id) => [...new Set([id, ...this.jobs.idsOf(id)])]));
+  }
+
   /** What jobs that were delivered returned, as it is stored; undefined where that is forgotten. */
   returnValues(jobIds: readonly string[]): Promise<(string | undefined)[]> {
     return this.producer.returnValues(jobIds);

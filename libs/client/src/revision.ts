@@ -1,13 +1,19 @@
 // Which revision of a model the fleet serves, for a client that was not told: a revision that nobody serves would make
 // every job fail, and one must not have to look it up to embed a text.
 
-import { ShoalError, mainQueue } from '@shoal/contract';
+import { ShoalError } from '@shoal/contract';
 import { Fleet } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 
-/** Throws MODEL_UNKNOWN when no worker tells it, or two tell different ones; QUEUE_UNREACHABLE. */
-export async function fleetRevision({ redisUrl, prefix, model: { name }, log }: ClientOptions): Promise<string> {
-  const fleet = await Fleet.connect({ redisUrl, prefix, queue: mainQueue(name), log });
+/**
+ * Of the model `name`, whose main lane is `queue`. Throws MODEL_UNKNOWN when no worker tells it, or two tell different
+ * ones; QUEUE_UNREACHABLE.
+ */
+export async function fleetRevision(
+  { redisUrl, prefix, log }: Pick<ClientOptions, 'redisUrl' | 'prefix' | 'log'>,
+  { name, queue }: { readonly name: string; readonly queue: string },
+): Promise<string> {
+  const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const { workers } = await fleet.read();
     const served = new Set(workers.flatMap(({ facts }) => facts?.model ?? []));
@@ -18,7 +24,7 @@ export async function fleetRevision({ redisUrl, prefix, model: { name }, log }: 
     if (revision !== undefined && others.length === 0) return revision;
     const found =
       revision === undefined
-        ? `no worker that serves ${mainQueue(name)} tells one`
+        ? `no worker that serves ${queue} tells one`
         : `workers serve ${revisions.length} of them (${revisions.join(', ')})`;
     throw new ShoalError(
       'MODEL_UNKNOWN',

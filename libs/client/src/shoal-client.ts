@@ -7,12 +7,14 @@ import {
   mainQueue,
   missingPrompt,
   promptText,
+  rerankQueue,
   sidePrompt,
   type Matrix,
   type Ranking,
   type SeedSet,
 } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
+import { makeRequest, type RequestTerms } from './embed-request.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
   ClientModel,
@@ -21,12 +23,16 @@ import type {
   EmbedOptions,
   EmbedResult,
   EmbeddedBlock,
+  RerankModel,
+  RerankOptions,
+  RerankResult,
   StreamBlock,
   StreamOptions,
 } from './embedding.ts';
-import { checkCallOptions, checkClientOptions, checkItems, checkTexts, shown } from './options.ts';
+import { checkCallOptions, checkClientOptions, checkItems, checkRerank, checkTexts, shown } from './options.ts';
 import { refuseOldNode } from './node-version.ts';
 import { QueueLine } from './queue-line.ts';
+import { RerankCalls } from './rerank-calls.ts';
 import { fleetRevision } from './revision.ts';
 import type { Searched, Texts } from './searched.ts';
 import {
@@ -38,16 +44,13 @@ import {
   type Scores,
   type SpreadOptions,
 } from './similarity-calls.ts';
+import { limited } from './time-limit.ts';
 import { withRows } from './with-rows.ts';
 
 refuseOldNode();
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
-/** The longest that a timer of Node waits. */
-const MAX_TIMER_MS = 2 ** 31 - 1;
-/** A call that is too late waits no longer than this for the reason. */
-const EXPLAINED_WITHIN_MS = 500;
 
 export class ShoalClient {
   private readonly options: ClientOptions;
@@ -55,6 +58,7 @@ export class ShoalClient {
   private readonly model: string;
   private readonly line: QueueLine;
   private readonly similarity: SimilarityCalls;
+  private readonly reranking: RerankCalls;
   private closing: Promise<void> | undefined;
 
   private constructor(options: ClientOptions, revision: string, line: QueueLine) {
@@ -62,6 +66,7 @@ export class ShoalClient {
     this.model = `${options.model.name}@${revision}`;
     this.line = line;
     this.similarity = new SimilarityCalls(options);
+    this.reranking = new RerankCalls(options, isReranker(options.model) ? { line, revision } : undefined);
   }
 
   /**
@@ -70,12 +75,10 @@ export class ShoalClient {
    */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
     checkClientOptions(options);
-    const revision = options.model.revision ?? (await fleetRevision(options));
-    return new ShoalClient(
-      options,
-      revision,
-      await QueueLine.open(options, { queue: mainQueue(options.model.name), name: 'client' }),
-    );
+    const { name } = options.model;
+    const queue = isReranker(options.model) ? rerankQueue(name) : mainQueue(name);
+    const revision = options.model.revision ?? (await fleetRevision(options, { name, queue }));
+    return new ShoalClient(options, revision, await QueueLine.open(options, { queue, name: 'client' }));
   }
 
   /**
@@ -98,13 +101,13 @@ export class ShoalClient {
       options.jobId !== undefined,
     );
     const blocks: EmbeddedBlock<unknown>[] = [];
-    const limited = this.limited(options);
+    const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     try {
-      const signal = limited.signal === undefined ? {} : { signal: limited.signal };
+      const signal = limit.signal === undefined ? {} : { signal: limit.signal };
       for await (const block of embedStream(asItems(texts), terms, signal))
         if (block.kind === 'embedded') blocks.push(block);
     } finally {
-      limited.end();
+      limit.end();
     }
     return joined(texts.length, blocks);
   }
@@ -129,6 +132,22 @@ export class ShoalClient {
       options.runId !== undefined,
     );
     return this.limitedStream(texts, terms, rest);
+  }
+
+  /**
+   * How well each of the documents answers the query, by a reranker: scores in their order, and the best of them by
+   * index. Any number of documents become jobs of up to `jobTexts` pairs. Rejects as `embed` does (INPUT_TOO_LONG with
+   * `truncate: 'error'`), with NOT_SERVED or MODEL_UNKNOWN where no worker serves the reranker and its revision is not
+   * given, and with a TypeError for options that cannot be.
+   */
+  async rerank(options: RerankOptions): Promise<RerankResult> {
+    checkRerank(options);
+    if (options.model === undefined && !isReranker(this.options.model))
+      throw new TypeError(
+        `rerank needs model, the name of a reranker: this client's own model, ${this.options.model.name}, gives vectors ` +
+          '(where it is one, connect with model: { name, kind: "reranker" })',
+      );
+    return this.reranking.rerank(options);
   }
 
   /**
@@ -219,14 +238,17 @@ export class ShoalClient {
    */
   async cancel(ids: readonly string[]): Promise<CancelResult[]> {
     const { tenant = 'default' } = this.options;
-    const jobIds = ids.flatMap((id) => [...new Set([`${tenant}~${id}`, ...this.line.jobs.idsOf(`${tenant}~${id}`)])]);
-    const results = await this.line.cancel(jobIds);
+    const requestIds = ids.map((id) => `${tenant}~${id}`);
+    const results = (await Promise.all(this.lines().map((line) => line.cancelRequests(requestIds)))).flat();
     return results.filter(({ outcome }) => outcome !== 'unknown');
   }
 
-  /** Why what is asked for has not come yet: one look at the queue. Throws QUEUE_UNREACHABLE. */
-  whyWaiting(): Promise<Waiting> {
-    return this.line.whyWaiting();
+  /**
+   * Why what is asked for has not come yet: one look at the queue of this client's model, or of a reranker. Throws
+   * QUEUE_UNREACHABLE.
+   */
+  whyWaiting({ reranker }: { readonly reranker?: RerankModel } = {}): Promise<Waiting> {
+    return reranker === undefined ? this.line.whyWaiting() : this.reranking.whyWaiting(reranker);
   }
 
   /** What happened to this client's jobs since it connected. */
@@ -239,7 +261,8 @@ export class ShoalClient {
    * twice.
    */
   close(): Promise<void> {
-    return (this.closing ??= Promise.all([this.line.close(), this.similarity.close()]).then(() => undefined));
+    const parts = [...this.lines(), this.similarity];
+    return (this.closing ??= Promise.all(parts.map((part) => part.close())).then(() => undefined));
   }
 
   /** `await using client = await ShoalClient.connect(…)` closes it at the end of the block. */
@@ -252,39 +275,13 @@ export class ShoalClient {
     terms: StreamTerms,
     options: StreamOptions,
   ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
-    const limited = this.limited(options);
+    const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     const { signal: _, ...rest } = options;
     try {
-      yield* embedStream(texts, terms, limited.signal === undefined ? rest : { ...rest, signal: limited.signal });
+      yield* embedStream(texts, terms, limit.signal === undefined ? rest : { ...rest, signal: limit.signal });
     } finally {
-      limited.end();
+      limit.end();
     }
-  }
-
-  /** The caller's signal and its time limits as one; `end` forgets the timer. */
-  private limited({ signal, timeoutMs = Infinity, deadline }: EmbedOptions | StreamOptions): {
-    readonly signal: AbortSignal | undefined;
-    readonly end: () => void;
-  } {
-    const ms = Math.min(timeoutMs, deadline === undefined ? Infinity : Math.max(0, Number(deadline) - Date.now()));
-    if (ms === Infinity) return { signal, end: () => undefined };
-    const late = new AbortController();
-    const timer = setTimeout(
-      () => void this.tooLate(ms).then((error) => late.abort(error)),
-      Math.min(ms, MAX_TIMER_MS),
-    );
-    const end = (): void => clearTimeout(timer);
-    return { signal: signal === undefined ? late.signal : AbortSignal.any([signal, late.signal]), end };
-  }
-
-  /** Says why, as far as the queue server tells it soon. */
-  private async tooLate(ms: number): Promise<ShoalError<'DEADLINE_PASSED'>> {
-    const soon = new Promise<undefined>((resolve) => void setTimeout(resolve, EXPLAINED_WITHIN_MS, undefined).unref());
-    const waiting = await Promise.race([this.line.whyWaiting().catch(() => undefined), soon]);
-    const why = waiting === undefined ? '' : `: ${waiting.message}`;
-    return new ShoalError('DEADLINE_PASSED', `the vectors had not come within ${ms / 1_000} s${why}`, {
-      timeoutMs: ms,
-    });
   }
 
   private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
@@ -316,10 +313,14 @@ export class ShoalClient {
     hasOwnId: boolean,
   ): StreamTerms {
     const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
+    if (isReranker(model))
+      throw new TypeError(
+        `the client's model ${model.name} is a reranker, which gives scores and no vectors: use rerank`,
+      );
     const tenant = given.tenant ?? this.options.tenant ?? 'default';
     if (model.prompts !== undefined && promptText({ prompts: {}, ...model }, prompt) === undefined)
       throw noPrompt(model, prompt);
-    return {
+    const call: RequestTerms = {
       requestId: `${tenant}~${id}`,
       model: this.model,
       prompts: model.prompts === undefined ? undefined : { prompts: {}, ...model },
@@ -332,6 +333,12 @@ export class ShoalClient {
       class: kind,
       deadline: deadline === undefined ? undefined : Math.trunc(Number(deadline)),
       resultTtlMs,
+    };
+    return {
+      requestOf: (jobId, texts) => makeRequest(jobId, texts, call),
+      what: 'vectors',
+      truncate,
+      tokenizer,
       hasOwnId,
       jobs: this.line.jobs,
       maxInFlightJobs,
@@ -339,6 +346,15 @@ export class ShoalClient {
       jobIdOf: (first) => `${tenant}~${idOf(first)}`,
     };
   }
+
+  /** Those to models; the one to a reranker that is this client's own is among those of `reranking`. */
+  private lines(): readonly Pick<QueueLine, 'cancelRequests' | 'close'>[] {
+    return isReranker(this.options.model) ? [this.reranking] : [this.reranking, this.line];
+  }
+}
+
+function isReranker({ kind }: ClientModel): boolean {
+  return kind === 'reranker';
 }
 
 function noPrompt({ name, prompts = {} }: ClientModel, prompt: string | undefined): ShoalError<'JOB_INVALID'> {

@@ -4,7 +4,6 @@
 import { randomUUID } from 'node:crypto';
 import {
   SIMILARITY_QUEUE,
-  ShoalError,
   decodeRankings,
   searchedIn,
   type Matrix,
@@ -22,6 +21,7 @@ import {
   type SimilarityQuestion,
   type SimilarityTerms,
 } from './similarity-request.ts';
+import { interrupted, unlessAborted } from './unless-aborted.ts';
 import { widen } from './widen.ts';
 
 /** Texts are embedded by the client's model first; `values` are rows × dims, row-major. */
@@ -213,28 +213,4 @@ export class SimilarityCalls {
 
 function readRankings({ header, body }: Delivery): Ranking[] {
   return decodeRankings(header, body);
-}
-
-/**
- * What `work` gives, or INTERRUPTED as soon as the signal is aborted. The work goes on: the line that it opens is there
- * for the next call.
- */
-async function unlessAborted<Value>(signal: AbortSignal | undefined, work: () => Promise<Value>): Promise<Value> {
-  if (signal === undefined) return work();
-  const aborted = Promise.withResolvers<never>();
-  const stop = (): void => aborted.reject(interrupted(signal.reason));
-  signal.addEventListener('abort', stop, { once: true });
-  try {
-    // A signal that is aborted already never says so again, neither before the work nor between its end and our turn.
-    if (signal.aborted) throw interrupted(signal.reason);
-    const value = await Promise.race([work(), aborted.promise]);
-    if (signal.aborted) throw interrupted(signal.reason);
-    return value;
-  } finally {
-    signal.removeEventListener('abort', stop);
-  }
-}
-
-function interrupted(reason: unknown): ShoalError<'INTERRUPTED'> {
-  return new ShoalError('INTERRUPTED', 'the request was stopped before its answer came', {}, reason);
 }

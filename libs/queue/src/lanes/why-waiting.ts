@@ -2,11 +2,11 @@
 // HTTP alike. Tells what is found, never what could be; reads only.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { DEFAULT_PREFIX, keySpace, mainQueue } from '@shoal/contract';
+import { DEFAULT_PREFIX, keySpace, mainQueue, rerankQueue } from '@shoal/contract';
 import type { Queue } from 'bullmq';
 import type { Redis } from '../redis/connection.ts';
-import { literally } from '../redis/scan-pattern.ts';
 import { translated } from '../redis/translated.ts';
+import { servedQueues } from './served-queues.ts';
 import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
 
 /**
@@ -125,27 +125,11 @@ function wordsOf({ queue, waiting, active, alive, workers }: Seen, reason: Waiti
 }
 
 function notServed(queue: string, served: readonly string[]): string {
-  const isModel = queue.startsWith(mainQueue(''));
+  const isModel = [mainQueue(''), rerankQueue('')].some((start) => queue.startsWith(start));
   return (
     `no worker serves ${queue}, and none ever did; served now: ${served.join(', ')}. ` +
     `${isModel ? 'Is the name of the model right? ' : ''}If it is, start a worker for it`
   );
-}
-
-/** Of any prefix's queues, those that live workers serve now; scanned only where none serves the one in question. */
-async function servedQueues(connection: Redis, prefix: string): Promise<readonly string[]> {
-  const start = keySpace(prefix).workers('');
-  const found = new Set<string>();
-  let cursor = '0';
-  do {
-    const [next, keys] = await connection.scan(cursor, 'MATCH', `${literally(start)}*`, 'COUNT', 5_000, 'TYPE', 'zset');
-    for (const key of keys) found.add(key.slice(start.length));
-    cursor = next;
-  } while (cursor !== '0');
-  const alive = await Promise.all(
-    [...found].map(async (queue) => ((await liveWorkers(connection, queue, prefix)).length > 0 ? [queue] : [])),
-  );
-  return alive.flat().sort();
 }
 
 function counted(count: number, one: string, many: string): string {

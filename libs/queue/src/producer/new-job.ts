@@ -5,9 +5,12 @@ import {
   ShoalError,
   checkJobId,
   parseJob,
+  parseRerankJob,
   parseSimilarityJob,
   type EmbedJob,
   type EmbedJobData,
+  type RerankJob,
+  type RerankJobData,
   type SimilarityJob,
   type SimilarityJobData,
   type SimilarityKind,
@@ -19,17 +22,19 @@ export interface NewJob {
   /** Stable and chosen by the caller: it is what makes adding twice safe. */
   readonly jobId: string;
   /** Default "embed". */
-  readonly name?: 'embed' | SimilarityKind | undefined;
+  readonly name?: 'embed' | 'rerank' | SimilarityKind | undefined;
   /** Must carry its fingerprint, or a conflict could not be seen. */
-  readonly data: EmbedJobData | SimilarityJobData;
+  readonly data: EmbedJobData | RerankJobData | SimilarityJobData;
   /** SHI1 or SHQ1 bytes; exactly when `data` says that there are some. */
   readonly input?: Buffer | undefined;
   /**
-   * What `parseJob` or `parseSimilarityJob` made of `data`, fingerprint included, where it is at hand: nothing is
-   * checked twice.
+   * What `parseJob`, `parseRerankJob` or `parseSimilarityJob` made of `data`, fingerprint included, where it is at hand:
+   * nothing is checked twice.
    */
-  readonly parsed?: EmbedJob | SimilarityJob | undefined;
+  readonly parsed?: ParsedJob | undefined;
 }
+
+type ParsedJob = EmbedJob | RerankJob | SimilarityJob;
 
 export interface AddOptions {
   readonly again?: Again;
@@ -78,24 +83,26 @@ export function inGroups(jobs: readonly NewJob[]): NewJob[][] {
 /** Columns that a matrix of scores is expected to have while nobody here knows its collection. */
 const UNKNOWN_COLUMNS = 16_384;
 
+/** Of a reranker. */
+const ONE_SCORE_A_ROW = { output: { dtype: 'f32', dimensions: 1 } } as const;
+
 /** Checks a job, and says what room it needs. */
 export function roomFor(newJob: NewJob): WantedRoom {
-  const {
-    jobId,
-    name = 'embed',
-    data,
-    input,
-    parsed: job = name === 'embed' ? parseJob(jobId, name, data) : parseSimilarityJob(jobId, name, data),
-  } = newJob;
+  const { data, input, parsed: job = parsedOf(newJob) } = newJob;
   if (!('request' in job)) {
     checkWhole(newJob, job.fingerprint, job.input.form === 'inline');
-    return { job, inputBytes: input?.length ?? 0 };
+    return { job: 'output' in job ? job : { ...job, ...ONE_SCORE_A_ROW }, inputBytes: input?.length ?? 0 };
   }
   checkWhole(newJob, job.fingerprint, !(job.input.form === 'vectors' && job.input.queries.form === 'key'));
   return {
     job: { ...job, input: { form: 'texts', rows: job.rows }, output: { dtype: 'f32', dimensions: valuesPerRow(job) } },
     inputBytes: input?.length ?? JSON.stringify(data).length,
   };
+}
+
+function parsedOf({ jobId, name = 'embed', data }: NewJob): ParsedJob {
+  if (name === 'embed') return parseJob(jobId, name, data);
+  return name === 'rerank' ? parseRerankJob(jobId, name, data) : parseSimilarityJob(jobId, name, data);
 }
 
 /** Of a result, as f32 values for each query. */

@@ -1,0 +1,199 @@
+// Documents weighed against a query by a reranker. Owns the line to the queue of each reranker, which is opened with the
+// first question to it. Documents go through the same stream of jobs as texts that are embedded; their scores come as
+// rows of one value.
+
+import { randomUUID } from 'node:crypto';
+import { ShoalError, isShoalError, rerankQueue } from '@shoal/contract';
+import type { CancelResult, Waiting } from '@shoal/queue';
+import { embedStream, type StreamTerms } from './embed-stream.ts';
+import type { ClientOptions, RerankModel, RerankOptions, RerankResult } from './embedding.ts';
+import { closedError } from './job-request.ts';
+import { QueueLine } from './queue-line.ts';
+import { rerankRequest } from './rerank-request.ts';
+import { fleetRevision } from './revision.ts';
+import { limited } from './time-limit.ts';
+import { unlessAborted } from './unless-aborted.ts';
+
+/** Whoever asks for so few documents waits for them, unless they say otherwise. */
+const INTERACTIVE_DOCUMENTS = 64;
+
+interface Opened {
+  readonly line: QueueLine;
+  /** As the workers of the queue told it, once they were asked. */
+  revision: Promise<string> | undefined;
+}
+
+interface Named {
+  readonly name: string;
+  readonly revision?: string;
+}
+
+export class RerankCalls {
+  private readonly options: ClientOptions;
+  /** By queue. */
+  private readonly opened = new Map<string, Promise<Opened>>();
+  private isClosed = false;
+
+  /** `own`: the client's own model, where that is a reranker, and the line to it. */
+  constructor(options: ClientOptions, own: { readonly line: QueueLine; readonly revision: string } | undefined) {
+    this.options = options;
+    if (own === undefined) return;
+    const opened = { line: own.line, revision: Promise.resolve(own.revision) };
+    this.opened.set(rerankQueue(options.model.name), Promise.resolve(opened));
+  }
+
+  /** Rejects as `ShoalClient.rerank` says. */
+  async rerank({ signal, timeoutMs, deadline, ...asked }: RerankOptions): Promise<RerankResult> {
+    const model = this.modelOf(asked.model);
+    const limit = limited({ signal, timeoutMs, deadline }, 'scores', () => this.whyWaiting(model));
+    try {
+      const { line, revision } = await unlessAborted(limit.signal, () => this.reach(model));
+      const terms = { ...asked, ...(deadline !== undefined && { deadline }) };
+      return await this.ask(line, `${model.name}@${revision}`, terms, limit.signal);
+    } catch (error) {
+      if (isShoalError(error, 'FINGERPRINT_MISMATCH')) await this.forgetRevision(model);
+      throw error;
+    } finally {
+      limit.end();
+    }
+  }
+
+  /** Why what a reranker was asked for has not come yet. Throws QUEUE_UNREACHABLE, and what opening its line throws. */
+  async whyWaiting(model: RerankModel): Promise<Waiting> {
+    return (await this.lineOf(this.modelOf(model).name)).line.whyWaiting();
+  }
+
+  /** Takes back what was asked of any reranker. `ids`: of requests, tenant included. */
+  async cancelRequests(ids: readonly string[]): Promise<CancelResult[]> {
+    const opened = await this.lines();
+    return (await Promise.all(opened.map(({ line }) => line.cancelRequests(ids)))).flat();
+  }
+
+  /** Gives up what is open and closes the lines; none is opened any more. */
+  async close(): Promise<void> {
+    this.isClosed = true;
+    await Promise.all((await this.lines()).map(({ line }) => line.close()));
+  }
+
+  private async ask(
+    line: QueueLine,
+    model: string,
+    { query, documents, topN = documents.length, jobId, truncate = 'end', ...given }: Omit<RerankOptions, 'signal'>,
+    signal: AbortSignal | undefined,
+  ): Promise<RerankResult> {
+    const { maxInFlightJobs = 64, jobTexts = 64 } = this.options;
+    const tenant = given.tenant ?? this.options.tenant ?? 'default';
+    const requestId = `${tenant}~${jobId ?? randomUUID()}`;
+    const call = {
+      requestId,
+      model,
+      tenant,
+      reply: line.replyChannel,
+      truncate,
+      class: given.class ?? (documents.length <= INTERACTIVE_DOCUMENTS ? 'interactive' : 'bulk'),
+      deadline: given.deadline === undefined ? undefined : Math.trunc(Number(given.deadline)),
+      resultTtlMs: given.resultTtlMs,
+    } as const;
+    const terms: StreamTerms = {
+      requestOf: async (id, texts) => rerankRequest(id, query, texts, call),
+      jobs: line.jobs,
+      maxInFlightJobs,
+      jobTexts,
+      jobIdOf: (first) => (first === 0 ? requestId : `${requestId}-${first}`),
+      hasOwnId: jobId !== undefined,
+      truncate,
+      tokenizer: undefined,
+      what: 'scores',
+    };
+    const scores = new Float32Array(documents.length);
+    const jobIds: string[] = [];
+    let [isTruncated, isSimulated] = [false, false];
+    const items = documents.map((text) => ({ text }));
+    for await (const block of embedStream(items, terms, signal === undefined ? {} : { signal })) {
+      if (block.kind === 'skipped') continue;
+      if (block.dims !== 1)
+        throw new ShoalError('RESULT_CORRUPT', `${model} gave ${block.dims} values for a document; a score is one`);
+      scores.set(block.vectors, block.first);
+      jobIds.push(terms.jobIdOf(block.first));
+      isTruncated ||= block.truncated === true;
+      isSimulated ||= block.isSimulated;
+    }
+    const counts = countsOf(jobIds.length === 0 ? [] : await line.returnValues(jobIds).catch(() => [undefined]));
+    return { scores, ranked: rankedBy(scores, topN), model, ...counts, isTruncated, isSimulated };
+  }
+
+  /** The client's own model unless another is asked for. */
+  private modelOf(asked: RerankModel | undefined): Named {
+    if (asked === undefined) return this.options.model;
+    if (typeof asked !== 'string') return asked;
+    const [name = '', revision] = asked.split('@');
+    return revision === undefined ? { name } : { name, revision };
+  }
+
+  /** The line to a reranker, and its revision. Throws MODEL_UNKNOWN or NOT_SERVED where nobody tells it. */
+  private async reach(model: Named): Promise<{ readonly line: QueueLine; readonly revision: string }> {
+    const opened = await this.lineOf(model.name);
+    if (model.revision !== undefined) return { line: opened.line, revision: model.revision };
+    opened.revision ??= this.toldRevision(opened.line, model.name).catch((error: unknown) => {
+      opened.revision = undefined; // a worker may come
+      throw error;
+    });
+    return { line: opened.line, revision: await opened.revision };
+  }
+
+  private async lineOf(name: string): Promise<Opened> {
+    if (this.isClosed) throw closedError();
+    const queue = rerankQueue(name);
+    const known = this.opened.get(queue);
+    if (known !== undefined) return known;
+    const opening = QueueLine.open(this.options, { queue, name: 'rerank' }).then((line) => ({
+      line,
+      revision: undefined,
+    }));
+    this.opened.set(queue, opening);
+    opening.catch(() => this.opened.delete(queue));
+    return opening;
+  }
+
+  private async toldRevision(line: QueueLine, name: string): Promise<string> {
+    try {
+      return await fleetRevision(this.options, { name, queue: rerankQueue(name) });
+    } catch (error) {
+      const waiting = isShoalError(error, 'MODEL_UNKNOWN') ? await line.whyWaiting() : undefined;
+      if (waiting?.reason !== 'not-served') throw error;
+      throw new ShoalError('NOT_SERVED', waiting.message, { model: name }, error);
+    }
+  }
+
+  /** Workers serve another revision than they told: the next call asks them again. */
+  private async forgetRevision({ name }: Named): Promise<void> {
+    const opened = await this.opened.get(rerankQueue(name));
+    if (opened !== undefined) opened.revision = undefined;
+  }
+
+  private async lines(): Promise<Opened[]> {
+    const opened = await Promise.all([...this.opened.values()].map((one) => one.catch(() => undefined)));
+    return opened.filter((one) => one !== undefined);
+  }
+}
+
+/** Best first, equal ones in their order. */
+function rankedBy(scores: Float32Array, topN: number): number[] {
+  return Array.from(scores, (_, index) => index)
+    .sort((a, b) => scores[b]! - scores[a]! || a - b)
+    .slice(0, topN);
+}
+
+/** What workers counted over all jobs; undefined where the queue has forgotten what one of them said. */
+function countsOf(returned: readonly (string | undefined)[]): {
+  readonly tokens: number | undefined;
+  readonly truncated: number | undefined;
+} {
+  const counts = returned.map((text): unknown => JSON.parse(text ?? 'null'));
+  const sum = (field: 'tokens' | 'truncated'): number | undefined =>
+    counts.reduce<number | undefined>((total, one) => {
+      const count: unknown = typeof one === 'object' && one !== null ? Reflect.get(one, field) : undefined;
+      return total === undefined || typeof count !== 'number' ? undefined : total + count;
+    }, 0);
+  return { tokens: sum('tokens'), truncated: sum('truncated') };
+}
