@@ -2,17 +2,18 @@
 // Fastify checks and serializes nothing here; it parses JSON, bounds bodies and finds routes. Where vectors come from
 // is the Embedder's business.
 
+import { randomUUID } from 'node:crypto';
 import { STATUS_CODES, maxHeaderSize, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { setTimeout as after } from 'node:timers/promises';
 import swagger from '@fastify/swagger';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
-import type { ShoalClient } from '@shoal/client';
+import type { RerankResult, ShoalClient } from '@shoal/client';
 import type { Logger } from '@shoal/core';
 import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
 import type { QueueReadiness, QueueService } from '@shoal/queue';
 import type { Embedder } from './embedder.ts';
-import { checkModel, parseEmbeddingsRequest, rowsAsked, type ServedModel } from './embeddings-request.ts';
+import { checkModel, isModel, parseEmbeddingsRequest, rowsAsked, type ServedModel } from './embeddings-request.ts';
 import { answerBytes, toResponse } from './embeddings-response.ts';
 import { Gate, type GateOptions } from './gate.ts';
 import type { JsonList } from './json-stream.ts';
@@ -22,12 +23,14 @@ import {
   HEALTH_SCHEMA,
   METRICS_SCHEMA,
   MODELS_SCHEMA,
+  MODEL_SCHEMA,
   READY_SCHEMA,
+  RERANK_SCHEMA,
   RESCORE_SCHEMA,
   SPREAD_SCHEMA,
+  TEI_RERANK_SCHEMA,
   TOPK_SCHEMA,
   components,
-  modelSchema,
 } from './openapi.ts';
 import { withPatience, type PatienceTerms } from './patience.ts';
 import {
@@ -42,6 +45,9 @@ import {
 } from './problem.ts';
 import { ARRIVAL } from './read-body.ts';
 import { RequestCounts } from './request-counts.ts';
+import { parseRerankRequest, parseTeiRequest, type RerankRequest } from './rerank-request.ts';
+import { rerankBytes, toRerankResponse, toTeiResponse } from './rerank-response.ts';
+import type { Reranker, ServedReranker } from './reranker.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
 import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
 
@@ -50,6 +56,7 @@ export interface AppParts {
   readonly embedder: Pick<Embedder, 'embed'> & {
     readonly textClient: Pick<ShoalClient, 'topK' | 'rescore' | 'cosine' | 'spread'>;
   };
+  readonly reranker: Pick<Reranker, 'served' | 'named' | 'rerank'>;
   /** How long answers of the queue `similarity` are waited for. */
   readonly similarity: Omit<PatienceTerms, 'what' | 'timeoutMs'>;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
@@ -116,7 +123,8 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
       info: {
         title: 'Shoal',
         description:
-          'Embeddings through a durable queue, in the shape of OpenAI’s API, and questions about similarity.',
+          'Embeddings through a durable queue, in the shape of OpenAI’s API, reranking in Cohere’s and Jina’s, and ' +
+          'questions about similarity.',
         version: parts.version,
       },
     },
@@ -124,6 +132,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
     addEmbeddings(routes, parts, gate);
+    addReranking(routes, parts, gate);
     addSimilarity(routes, parts, gate);
     addModels(routes, parts);
     addOperations(routes, parts);
@@ -157,6 +166,38 @@ function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, service
       await tellTrial(reply, { service });
       return gate.send(reply, toResponse(result, model.name, asked.encoding, usage));
     });
+  });
+}
+
+/** Cohere's first version is at /v1 and its second at /v2, Jina's at /v1, TEI's at the root. */
+function addReranking(app: FastifyInstance, { reranker, metrics }: AppParts, gate: Gate): void {
+  const answerWith = async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    asked: RerankRequest,
+    toList: (result: RerankResult, model: ServedReranker) => JsonList,
+  ): Promise<object> => {
+    const model = await reranker.named(asked.model);
+    return gate.inTurn(request, reply, rerankBytes(asked), async (answering) => {
+      const result = await reranker.rerank(asked, model, answering);
+      metrics.count('shoal_http_texts_total', {}, asked.documents.length);
+      metrics.count('shoal_http_tokens_total', {}, result.tokens ?? 0);
+      if (result.isTruncated) void reply.header('x-shoal-truncated', String(result.truncated ?? 1));
+      if (result.isSimulated) void reply.header('x-shoal-simulated', '1');
+      return gate.send(reply, toList(result, model));
+    });
+  };
+  const rerank = async (request: FastifyRequest, reply: FastifyReply): Promise<object> => {
+    const asked = parseRerankRequest(takenBody(request));
+    return answerWith(request, reply, asked, (result, { name }) =>
+      toRerankResponse(result, asked, { id: randomUUID(), model: name }),
+    );
+  };
+  app.post('/v1/rerank', { schema: RERANK_SCHEMA }, rerank);
+  app.post('/v2/rerank', { schema: { hide: true } }, rerank);
+  app.post('/rerank', { schema: TEI_RERANK_SCHEMA }, async (request, reply) => {
+    const asked = parseTeiRequest(takenBody(request));
+    return answerWith(request, reply, asked, (result) => toTeiResponse(result, asked));
   });
 }
 
@@ -210,14 +251,26 @@ function takenBody(request: FastifyRequest): unknown {
   return body;
 }
 
-function addModels(app: FastifyInstance, { model, service }: AppParts): void {
-  const { name: id, revision, dims: dimensions, maxTokens } = model;
-  const shown = { id, object: 'model', created: 0, owned_by: 'shoal', revision, dimensions, max_tokens: maxTokens };
-  const shownNow = async (): Promise<object> => ({ ...shown, ...(await simulatedNow({ service })) });
-  app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => ({ object: 'list', data: [await shownNow()] }));
-  app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: modelSchema(model) }, async (request) => {
-    checkModel(request.params.id, model);
-    return shownNow();
+function addModels(app: FastifyInstance, { model, reranker, service }: AppParts): void {
+  const own = { object: 'model', created: 0, owned_by: 'shoal' };
+  const embedder = async (): Promise<object> => {
+    const { name: id, revision, dims: dimensions, maxTokens: max_tokens } = model;
+    const simulated = await simulatedNow({ service });
+    return { id, ...own, kind: 'embedder', revision, dimensions, max_tokens, ...simulated };
+  };
+  const shown = ({ name: id, revision }: ServedReranker): object => ({ id, ...own, kind: 'reranker', revision });
+  app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => {
+    const served = reranker.served().catch(() => []); // while the queue server is away nobody serves anything
+    const rerankers = await Promise.race([served, after(SERVICE_MS, [], { ref: false })]);
+    return { object: 'list', data: [await embedder(), ...rerankers.map(shown)] };
+  });
+  app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: MODEL_SCHEMA }, async ({ params: { id } }) => {
+    const found = isModel(id, model)
+      ? undefined
+      : await Promise.race([reranker.named(id).catch(() => undefined), after(SERVICE_MS, undefined, { ref: false })]);
+    if (found !== undefined) return shown(found);
+    checkModel(id, model);
+    return embedder();
   });
 }
 
@@ -268,7 +321,12 @@ function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyRe
       'request could not be answered',
     );
   if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(spreadSeconds(retryAfterSeconds)));
-  return reply.status(status).type('application/json; charset=utf-8').send(problem.body);
+  const { routeOptions } = request;
+  const detail = routeOptions.url?.endsWith('/rerank') === true && { detail: problem.message }; // what Jina's clients show
+  return reply
+    .status(status)
+    .type('application/json; charset=utf-8')
+    .send({ ...problem.body, ...detail });
 }
 
 /** What Node hands over without a request that a route could answer: each is answered in OpenAI's shape, and counted. */

@@ -5,20 +5,20 @@ import { invalid, type Problem } from './problem.ts';
 
 /**
  * The fields of `body` that were given; one that is not in `names` is refused. Undefined and null both mean "not
- * given": some clients send null for what was left out.
+ * given": some clients send null for what was left out. `place`: of an object within the body.
  */
 export function checkedBody<const Name extends string>(
   body: unknown,
   names: readonly Name[],
+  place?: string,
 ): { readonly [Field in Name]?: unknown } {
-  if (typeof body !== 'object' || body === null || Array.isArray(body)) throw wrongType(null, 'a JSON object', body);
+  if (typeof body !== 'object' || body === null || Array.isArray(body))
+    throw wrongType(place ?? null, 'a JSON object', body);
   const stranger = Object.keys(body).find((name) => !names.some((field) => field === name));
-  if (stranger !== undefined)
-    throw invalid(
-      'unknown_parameter',
-      shortened(stranger),
-      `"${shortened(stranger)}" is not a parameter here; there are ${names.join(', ')}`,
-    );
+  if (stranger !== undefined) {
+    const param = shortened(place === undefined ? stranger : `${place}.${stranger}`);
+    throw invalid('unknown_parameter', param, `"${param}" is not a parameter here; there are ${names.join(', ')}`);
+  }
   const fields: { [Field in Name]?: unknown } = {};
   for (const name of names)
     if (Object.hasOwn(body, name)) fields[name] = (Reflect.get(body, name) as unknown) ?? undefined;

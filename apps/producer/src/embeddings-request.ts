@@ -103,13 +103,17 @@ export function checkModel(asked: unknown, { name, revision }: ServedModel): voi
   if (asked === undefined)
     throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${name}"`);
   if (typeof asked !== 'string') throw wrongType('model', 'a string', asked);
-  if (asked === name || asked === `${name}@${revision}`) return;
+  if (isModel(asked, { name, revision })) return;
   throw invalid(
     'model_not_found',
     'model',
     `there is no model "${shortened(asked)}" here; this server has "${name}" (also as "${name}@${revision}")`,
     404,
   );
+}
+
+export function isModel(asked: string, { name, revision }: Pick<ServedModel, 'name' | 'revision'>): boolean {
+  return asked === name || asked === `${name}@${revision}`;
 }
 
 function checkUser(user: unknown): void {

@@ -30,7 +30,14 @@ const leaf = fc.oneof(
   fc.integer(),
   fc.string({ unit: 'binary', maxLength: 5 }),
 );
-const lists = fc.oneof(leaf, fc.array(leaf), fc.array(fc.array(leaf)), fc.array(fc.array(fc.array(leaf))));
+const document = fc.oneof(leaf, fc.record({ text: leaf, more: leaf }, { requiredKeys: [] }));
+const lists = fc.oneof(
+  leaf,
+  fc.array(leaf),
+  fc.array(document),
+  fc.array(fc.array(leaf)),
+  fc.array(fc.array(fc.array(leaf))),
+);
 const name = fc.oneof(fc.constantFrom('input', 'model', '0', 'constructor', 'a"b', ''), fc.string({ maxLength: 3 }));
 const bodies = fc
   .tuple(fc.array(fc.tuple(name, lists), { maxLength: 5 }), fc.constantFrom(undefined, 1))
@@ -68,7 +75,15 @@ describe('a body', () => {
   }, 600_000);
 
   test.each([
-    ['an object within', '{"input":["a",{"b":1}]}', 'invalid_type'],
+    ['an object within', '{"input":{"b":1}}', 'invalid_type'],
+    ['an object in lists in lists', '{"input":[[{"b":1}]]}', 'invalid_type'],
+    ['an object in an object of a list', '{"documents":["a",{"b":{"c":1}}]}', 'invalid_type'],
+    ['a list in an object of a list', '{"documents":["a",{"b":[1]}]}', 'invalid_type'],
+    [
+      'an object of a hundred fields in a list',
+      `{"documents":["a",{${Array.from({ length: 100 }, (_, i) => `"a${i}":1`).join()}}]}`,
+      'unknown_parameter',
+    ],
     ['lists that are too deep', '{"input":[[[[1]]]]}', 'invalid_type'],
     ['a list instead', '[1,2]', 'invalid_type'],
     ['hundreds of fields', `{${Array.from({ length: 100 }, (_, i) => `"a${i}":1`).join()}}`, 'unknown_parameter'],

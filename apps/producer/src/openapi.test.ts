@@ -39,10 +39,17 @@ async function post(path: string, body: unknown): Promise<{ readonly status: num
 }
 
 describe('a request', () => {
-  test.each(['embeddings', 'similarity/topk', 'similarity/rescore', 'similarity/cosine', 'similarity/spread'])(
-    'to /v1/%s that fits is never refused for its shape, and one that does not fit is',
-    async (route) => {
-      const path = `/v1/${route}`;
+  test.each([
+    '/v1/embeddings',
+    '/v1/rerank',
+    '/rerank',
+    '/v1/similarity/topk',
+    '/v1/similarity/rescore',
+    '/v1/similarity/cosine',
+    '/v1/similarity/spread',
+  ])(
+    'to %s that fits is never refused for its shape, and one that does not fit is',
+    async (path) => {
       const schema = partOf(document, 'paths', path, 'post', 'requestBody', 'content', 'application/json', 'schema');
       const seen = { taken: 0, beyond: 0, refused: 0 };
       const agrees = async (made: unknown): Promise<boolean> => {
@@ -52,7 +59,7 @@ describe('a request', () => {
           seen.refused += 1;
           return status >= 400 && status < 500;
         }
-        const isTaken = status === 200 || /there are no collections here/.test(message);
+        const isTaken = status === 200 || /there are no collections here|there is no reranker/.test(message);
         seen[isTaken ? 'taken' : 'beyond'] += 1;
         return isTaken || (status === 400 && BEYOND_SCHEMAS.some((known) => known.test(message)));
       };
@@ -107,6 +114,13 @@ describe('an answer', () => {
       ['/v1/embeddings', 'post', { model: 'minilm', input: ['a', 'b'] }],
       ['/v1/embeddings', 'post', { model: 'minilm', input: 'a', encoding_format: 'base64' }],
       ['/v1/embeddings', 'post', {}],
+      [
+        '/v1/rerank',
+        'post',
+        { model: 'my-reranker', query: 'a', documents: ['b', { text: 'c' }], return_documents: true },
+      ],
+      ['/v1/rerank', 'post', { model: 'strange', query: 'a', documents: ['b'] }],
+      ['/rerank', 'post', { query: 'a', texts: ['b'], return_text: true }],
       ['/v1/models', 'get'],
       ['/v1/models/{id}', 'get'],
       ['/healthz', 'get'],
@@ -130,7 +144,9 @@ test('every operation has a name, every body and every answer a named schema', (
   );
   const names = operations.map((operation) => partOf(operation, 'operationId'));
   expect(names.sort()).toEqual(
-    ['cosine', 'createEmbeddings', 'health', 'listModels', 'metrics', 'readiness', 'rescore', 'retrieveModel'].concat([
+    ['cosine', 'createEmbeddings', 'health', 'listModels', 'metrics', 'readiness', 'rerank', 'rerankTexts'].concat([
+      'rescore',
+      'retrieveModel',
       'spread',
       'topK',
     ]),

@@ -5,6 +5,7 @@
 
 import { MAX_DIMS, MAX_VALUE } from '@shoal/contract';
 import { MAX_INPUTS, promptNames, type ServedModel } from './embeddings-request.ts';
+import { MAX_DOCUMENTS, MAX_TOP_N } from './rerank-request.ts';
 import {
   COLLECTION_NAME,
   GRAPH_NAME,
@@ -24,6 +25,10 @@ export type ComponentName =
   | 'ModelList'
   | 'EmbeddingsRequest'
   | 'EmbeddingsResponse'
+  | 'RerankRequest'
+  | 'RerankResponse'
+  | 'TeiRerankRequest'
+  | 'TeiRerankResponse'
   | 'TopKRequest'
   | 'RescoreRequest'
   | 'CosineRequest'
@@ -166,6 +171,116 @@ const EMBEDDINGS_RESPONSE = listOf(
     }),
   },
 );
+
+// ---- reranking ----------------------------------------------------------------------------------------------------
+
+const reranker = {
+  type: 'string',
+  description: 'A reranker of /v1/models, as name or name@revision. Which there are depends on the workers.',
+};
+const query = { ...text, description: 'What the documents are weighed against.' };
+const notPossible = {
+  type: 'null',
+  description: 'Not possible here: a document is read until the longest row is full.',
+};
+
+const RERANK_REQUEST = {
+  type: 'object',
+  required: ['model', 'query', 'documents'],
+  additionalProperties: false,
+  properties: {
+    model: reranker,
+    query,
+    documents: {
+      type: 'array',
+      items: {
+        oneOf: [
+          { type: 'string' },
+          {
+            type: 'object',
+            required: ['text'],
+            additionalProperties: false,
+            properties: { text: { type: 'string' } },
+          },
+        ],
+      },
+      minItems: 1,
+      maxItems: MAX_DOCUMENTS,
+    },
+    top_n: optional({
+      type: 'integer',
+      minimum: 1,
+      maximum: MAX_TOP_N,
+      description: 'So many of the best; all when left out.',
+    }),
+    return_documents: optional({ type: 'boolean', default: false, description: 'Each result has its document.' }),
+    truncate: optional(
+      {
+        type: 'string',
+        default: 'end',
+        description: 'What happens to a pair with more tokens than the model takes. Not in the API of others.',
+      },
+      ['end', 'error'],
+    ),
+    max_tokens_per_doc: notPossible,
+    max_chunks_per_doc: notPossible,
+  },
+};
+
+const RERANK_RESPONSE: Schema = {
+  type: 'object',
+  required: ['object', 'id', 'model', 'results'],
+  properties: {
+    object: { type: 'string', enum: ['list'] },
+    id: { type: 'string' },
+    model: { type: 'string' },
+    results: {
+      type: 'array',
+      description: 'Best first.',
+      items: {
+        type: 'object',
+        required: ['index', 'relevance_score'],
+        properties: {
+          index: { type: 'integer' },
+          relevance_score: { type: 'number' },
+          document: object({ text: { type: 'string' } }),
+        },
+      },
+    },
+    usage: object({
+      prompt_tokens: { type: 'integer' },
+      total_tokens: { type: 'integer' },
+      truncated_documents: { type: 'integer', description: 'Pairs that were cut.' },
+    }),
+    meta: object({
+      api_version: object({ version: { type: 'string' } }),
+      tokens: object({ input_tokens: { type: 'integer' }, output_tokens: { type: 'integer' } }),
+    }),
+  },
+};
+
+const TEI_RERANK_REQUEST = {
+  type: 'object',
+  required: ['query', 'texts'],
+  additionalProperties: false,
+  properties: {
+    query,
+    texts: { type: 'array', items: { type: 'string' }, minItems: 1, maxItems: MAX_DOCUMENTS },
+    raw_scores: optional({ type: 'boolean', description: 'Scores are what the model gives by default.' }, [false]),
+    return_text: optional({ type: 'boolean', default: false, description: 'Each result has its text.' }),
+    truncate: optional({ type: 'boolean', default: true, description: 'Whether a pair that is too long is cut.' }),
+    model: optional({ ...reranker, description: 'Needed where several are served. Not in TEI’s API.' }),
+  },
+};
+
+const TEI_RERANK_RESPONSE: Schema = {
+  type: 'array',
+  items: {
+    type: 'object',
+    required: ['index', 'score'],
+    properties: { index: { type: 'integer' }, score: { type: 'number' }, text: { type: 'string' } },
+  },
+};
 
 // ---- similarity ---------------------------------------------------------------------------------------------------
 
@@ -331,18 +446,20 @@ const ERROR = object({
 
 const simulated = { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' };
 
-const MODEL_FIELDS = object({
-  id: { type: 'string' },
-  object: { type: 'string', enum: ['model'] },
-  created: { type: 'integer' },
-  owned_by: { type: 'string' },
-  revision: { type: 'string' },
-  dimensions: { type: 'integer' },
-  max_tokens: { type: 'integer' },
-});
 const MODEL: Schema = {
-  ...MODEL_FIELDS,
-  properties: { ...(MODEL_FIELDS['properties'] as Readonly<Record<string, Schema>>), simulated },
+  type: 'object',
+  required: ['id', 'object', 'created', 'owned_by', 'revision', 'kind'],
+  properties: {
+    id: { type: 'string' },
+    object: { type: 'string', enum: ['model'] },
+    created: { type: 'integer' },
+    owned_by: { type: 'string' },
+    revision: { type: 'string' },
+    kind: { type: 'string', enum: ['embedder', 'reranker'], description: 'Whether it gives vectors or scores.' },
+    dimensions: { type: 'integer', description: 'Of an embedder.' },
+    max_tokens: { type: 'integer', description: 'Of an embedder.' },
+    simulated,
+  },
 };
 
 /** The named schemas, for the model that is served. */
@@ -353,6 +470,10 @@ export function components(model: ServedModel): readonly Schema[] {
     ModelList: listOf(ref('Model')),
     EmbeddingsRequest: embeddingsRequest(model),
     EmbeddingsResponse: EMBEDDINGS_RESPONSE,
+    RerankRequest: RERANK_REQUEST,
+    RerankResponse: RERANK_RESPONSE,
+    TeiRerankRequest: TEI_RERANK_REQUEST,
+    TeiRerankResponse: TEI_RERANK_RESPONSE,
     TopKRequest: TOPK_REQUEST,
     RescoreRequest: RESCORE_REQUEST,
     CosineRequest: COSINE_REQUEST,
@@ -426,6 +547,26 @@ export const EMBEDDINGS_SCHEMA = asking(
   NO_MODEL,
 );
 
+const NO_RERANKER = 'No worker serves such a reranker; the message names those that are served.';
+
+export const RERANK_SCHEMA = asking(
+  'rerank',
+  'How well documents answer a query, in the shape of Cohere’s and Jina’s APIs',
+  'reranking',
+  ['RerankRequest', 'RerankResponse'],
+  'The documents by score, best first.',
+  NO_RERANKER,
+);
+
+export const TEI_RERANK_SCHEMA = asking(
+  'rerankTexts',
+  'The same in the shape of text-embeddings-inference',
+  'reranking',
+  ['TeiRerankRequest', 'TeiRerankResponse'],
+  'The texts by score, best first.',
+  NO_RERANKER,
+);
+
 export const TOPK_SCHEMA = asking(
   'topK',
   'The k best rows of a collection',
@@ -469,15 +610,14 @@ const reading = (operationId: string, summary: string, tag: string, rest: Schema
   ...rest,
 });
 
-export const MODELS_SCHEMA = reading('listModels', 'Models this server has', 'models', {
+export const MODELS_SCHEMA = reading('listModels', 'Models that are served', 'models', {
   response: { 200: { description: 'All of them.', content: content(ref('ModelList')) }, ...refusals() },
 });
 
-export const modelSchema = ({ name, revision }: ServedModel): Schema =>
-  reading('retrieveModel', 'One model', 'models', {
-    params: object({ id: { type: 'string', enum: [name, `${name}@${revision}`] } }),
-    response: { 200: { description: 'It is here.', content: content(ref('Model')) }, ...refusals([404, NO_MODEL]) },
-  });
+export const MODEL_SCHEMA = reading('retrieveModel', 'One model', 'models', {
+  params: object({ id: { type: 'string', description: 'Its name, or name@revision.' } }),
+  response: { 200: { description: 'It is here.', content: content(ref('Model')) }, ...refusals([404, NO_MODEL]) },
+});
 
 export const HEALTH_SCHEMA = reading('health', 'Whether this process lives', 'operations', {
   response: { 200: { description: 'It does.', content: content(ref('Health')) }, ...refusals() },

@@ -14,6 +14,7 @@ import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
 import type { GateOptions } from './gate.ts';
 import { RefusedWrites } from './refused-writes.ts';
+import { Reranker } from './reranker.ts';
 import { rowEndsOf, type TokenRows } from './token-rows.ts';
 
 export interface ProducerOptions {
@@ -91,6 +92,13 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   const app = await createApp({
     model: served,
     embedder,
+    reranker: new Reranker({
+      client: embedder.textClient,
+      served: () => gauge.rerankers(),
+      embedder: model.name,
+      refusedWrites,
+      clock: processClock,
+    }),
     similarity: { refusedWrites, backlog: () => backlogInWords(similarityGauge) },
     metrics,
     readiness: () => gauge.readiness(),

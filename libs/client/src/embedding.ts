@@ -107,6 +107,8 @@ export interface RerankOptions extends CallOptions {
   readonly topN?: number;
   /** As of `EmbedOptions`. */
   readonly jobId?: string;
+  /** Called with how many documents have their scores, whenever more of them have. */
+  readonly onProgress?: (done: number) => void;
 }
 
 export interface RerankResult {

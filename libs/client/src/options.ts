@@ -44,7 +44,15 @@ const RANKING: Names<RankingOptions> = { ...CALL, k: true, metric: true, names: 
 const COSINE: Names<CosineOptions> = { ...CALL, metric: true };
 const SPREAD: Names<SpreadOptions> = { ...CALL, k: true, steps: true, decay: true, threshold: true };
 
-const RERANK: Names<RerankOptions> = { ...TERMS, model: true, query: true, documents: true, topN: true, jobId: true };
+const RERANK: Names<RerankOptions> = {
+  ...TERMS,
+  model: true,
+  query: true,
+  documents: true,
+  topN: true,
+  jobId: true,
+  onProgress: true,
+};
 
 const CALLS = {
   embed: EMBED,

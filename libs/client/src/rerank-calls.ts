@@ -78,7 +78,15 @@ export class RerankCalls {
   private async ask(
     line: QueueLine,
     model: string,
-    { query, documents, topN = documents.length, jobId, truncate = 'end', ...given }: Omit<RerankOptions, 'signal'>,
+    {
+      query,
+      documents,
+      topN = documents.length,
+      jobId,
+      truncate = 'end',
+      onProgress,
+      ...given
+    }: Omit<RerankOptions, 'signal'>,
     signal: AbortSignal | undefined,
   ): Promise<RerankResult> {
     const { maxInFlightJobs = 64, jobTexts = 64 } = this.options;
@@ -117,6 +125,7 @@ export class RerankCalls {
       jobIds.push(terms.jobIdOf(block.first));
       isTruncated ||= block.truncated === true;
       isSimulated ||= block.isSimulated;
+      onProgress?.(block.first + block.rows);
     }
     const counts = countsOf(jobIds.length === 0 ? [] : await line.returnValues(jobIds).catch(() => [undefined]));
     return { scores, ranked: rankedBy(scores, topN), model, ...counts, isTruncated, isSimulated };

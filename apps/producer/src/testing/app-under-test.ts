@@ -11,8 +11,11 @@ import { closer } from '../close-app.ts';
 import type { Answering } from '../gate.ts';
 import type { EmbeddingsRequest } from '../embeddings-request.ts';
 import { rowsAsked } from '../embeddings-request.ts';
+import { invalid } from '../problem.ts';
 
 const DIMS = 384;
+/** Document n has the score 1 / (1 + n). */
+export const RERANKER = { name: 'my-reranker', revision: 'def456' };
 
 export interface AppUnderTest {
   readonly port: number;
@@ -72,6 +75,23 @@ export async function startApp({
         };
       },
       textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
+    },
+    reranker: {
+      served: async () => [RERANKER],
+      named: async (model) => {
+        if (model === undefined || model === RERANKER.name || model === `${RERANKER.name}@${RERANKER.revision}`)
+          return RERANKER;
+        throw invalid('model_not_found', 'model', `there is no reranker "${model}" here`, 404);
+      },
+      rerank: async ({ documents, topN }, { name, revision }) => ({
+        scores: Float32Array.from(documents, (_, at) => 1 / (1 + at)),
+        ranked: documents.map((_, at) => at).slice(0, topN),
+        model: `${name}@${revision}`,
+        tokens: 3 * documents.length,
+        truncated: 0,
+        isTruncated: false,
+        isSimulated: false,
+      }),
     },
     similarity: { backlog: async () => undefined, refusedWrites: { whileWaiting: () => () => undefined } },
     metrics,

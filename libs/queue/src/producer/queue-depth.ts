@@ -11,6 +11,7 @@ import { translated } from '../redis/translated.ts';
 import { writeRefusal } from '../redis/write-refusal.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { queueService, type QueueService } from '../lanes/queue-service.ts';
+import { servedRerankers } from '../lanes/served-queues.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from './waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
@@ -83,6 +84,11 @@ export class QueueGauge {
   service(): Promise<QueueService | undefined> {
     const { queue, prefix = DEFAULT_PREFIX } = this.options;
     return queueService(this.connection, { prefix, queue });
+  }
+
+  /** name@revision of every reranker that a live worker serves, on whatever queue. Throws as `read` does. */
+  rerankers(): Promise<readonly string[]> {
+    return this.whileConnected(() => servedRerankers(this.connection, this.options.prefix ?? DEFAULT_PREFIX));
   }
 
   /** Why jobs may not have been answered yet. Throws QUEUE_UNREACHABLE. */

@@ -1,0 +1,121 @@
+// Which rerankers there are, as the queue server tells it, and what becomes of requests while it does not.
+
+import { expect, test } from 'vitest';
+import { ShoalError } from '@shoal/contract';
+import type { RerankOptions, RerankResult, ShoalClient } from '@shoal/client';
+import { ManualClock } from '@shoal/core/testing';
+import { Reranker } from './reranker.ts';
+import type { RerankRequest } from './rerank-request.ts';
+
+const asked: RerankRequest = {
+  model: 'one',
+  query: 'a',
+  documents: ['b', 'c'],
+  topN: 1,
+  returnDocuments: false,
+  truncate: 'error',
+};
+const answering = { gone: new AbortController().signal, leftMs: () => 60_000 };
+
+function setup(served: readonly string[], rerank?: Partial<Pick<ShoalClient, 'rerank'>>) {
+  const clock = new ManualClock();
+  const state = { served, looks: 0, isAway: false };
+  const calls: RerankOptions[] = [];
+  const reranker = new Reranker({
+    client: {
+      rerank: async (options) => {
+        calls.push(options);
+        return { ranked: [0] } as unknown as RerankResult;
+      },
+      whyWaiting: () => Promise.reject(new Error('nobody asks')),
+      ...rerank,
+    },
+    served: async () => {
+      state.looks += 1;
+      if (state.isAway) throw new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
+      return state.served;
+    },
+    embedder: 'minilm',
+    refusedWrites: { whileWaiting: () => () => undefined },
+    clock,
+  });
+  return { reranker, clock, state, calls };
+}
+
+test('those that are served are asked for every two seconds, however many ask', async () => {
+  const { reranker, clock, state } = setup(['one@r1', 'org/two@r2']);
+  const both = [
+    { name: 'one', revision: 'r1' },
+    { name: 'org/two', revision: 'r2' },
+  ];
+  expect(await Promise.all([reranker.served(), reranker.served()])).toEqual([both, both]);
+  await reranker.served();
+  expect(state.looks).toBe(1);
+  state.served = ['one@r9'];
+  await clock.advance(2_000);
+  expect(await reranker.served()).toEqual([{ name: 'one', revision: 'r9' }]);
+});
+
+test('a name that nobody serves is 404 and told who is; one that was served waits for its workers', async () => {
+  const { reranker, clock, state } = setup(['one@r1']);
+  expect(await reranker.named('one@r1')).toEqual({ name: 'one', revision: 'r1' });
+  for (const [name, message] of [
+    ['two', 'there is no reranker "two" here; rerankers that are served: "one" (also as "one@r1")'],
+    ['one@r7', 'there is no reranker "one@r7" here; rerankers that are served: "one" (also as "one@r1")'],
+    ['minilm', '"minilm" gives vectors and no scores; rerankers that are served: "one" (also as "one@r1")'],
+  ])
+    await expect(reranker.named(name)).rejects.toMatchObject({
+      message,
+      facts: { status: 404, code: 'model_not_found', param: 'model' },
+    });
+  state.served = [];
+  await clock.advance(2_000);
+  expect(await reranker.served()).toEqual([]);
+  expect(await reranker.named('one')).toEqual({ name: 'one', revision: 'r1' });
+  state.isAway = true;
+  await clock.advance(2_000);
+  expect(await reranker.named('one')).toEqual({ name: 'one', revision: 'r1' });
+  await expect(reranker.named('two')).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
+});
+
+test('without a name the only one that is served answers', async () => {
+  const { reranker, clock, state } = setup(['one@r1']);
+  expect(await reranker.named(undefined)).toEqual({ name: 'one', revision: 'r1' });
+  for (const served of [[], ['one@r1', 'two@r2']]) {
+    state.served = served;
+    await clock.advance(2_000);
+    await expect(reranker.named(undefined)).rejects.toMatchObject({
+      facts: { status: 400, code: 'missing_required_parameter' },
+      message: expect.stringContaining(served.length === 0 ? 'no worker serves a reranker' : '"one" (also as'),
+    });
+  }
+});
+
+const failing = (jobId: string) => ({
+  rerank: () => Promise.reject(new ShoalError('INPUT_TOO_LONG', `job "${jobId}", row 3 has more`, { jobId })),
+});
+
+test('a pair that is too long is told by its document, whichever job it was in', async () => {
+  for (const [jobId, place] of [
+    ['default~0f', 'documents[3]'],
+    ['default~0f-64', 'documents[67]'],
+  ] as const)
+    await expect(
+      setup(['one@r1'], failing(jobId)).reranker.rerank(asked, { name: 'one', revision: 'r1' }, answering),
+    ).rejects.toMatchObject({ facts: { status: 400, code: 'context_length_exceeded', param: place } });
+});
+
+test('what was asked for goes to the client as it is', async () => {
+  const { reranker, calls } = setup(['one@r1']);
+  await reranker.rerank(asked, { name: 'one', revision: 'r1' }, answering);
+  expect(calls).toMatchObject([
+    {
+      model: { name: 'one', revision: 'r1' },
+      query: 'a',
+      documents: ['b', 'c'],
+      topN: 1,
+      truncate: 'error',
+      class: 'interactive',
+    },
+  ]);
+});
