@@ -422,6 +422,7 @@ function addModel(program: Command, terminal: Terminal): void {
       ]),
     )
     .option('--normalize', 'vectors of length 1, where the files of the model say nothing of it')
+    .option('--task <name>', 'whose adapter to merge into the weights, of a model that has adapters (Jina v3)')
     .option('--query-prompt <text>', 'put before texts that ask for the prompt "query", instead of what the files say')
     .option('--passage-prompt <text>', 'the same for the prompt "passage"')
     .option('-q, --quiet', 'no notes; errors only')

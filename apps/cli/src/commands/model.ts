@@ -61,6 +61,7 @@ export interface ImportFlags extends ModelFlags {
   readonly name?: string;
   readonly pooling?: 'mean' | 'cls' | 'lasttoken';
   readonly normalize?: boolean;
+  readonly task?: string;
   readonly queryPrompt?: string;
   readonly passagePrompt?: string;
 }
@@ -75,6 +76,7 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
     ...(flags.name !== undefined && { name: flags.name }),
     pooling: flags.pooling,
     normalize: flags.normalize,
+    task: flags.task,
     prompts: {
       ...(flags.queryPrompt !== undefined && { query: flags.queryPrompt }),
       ...(flags.passagePrompt !== undefined && { passage: flags.passagePrompt }),

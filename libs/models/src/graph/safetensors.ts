@@ -74,6 +74,10 @@ export class Safetensors {
     return this.#tensors.has(name);
   }
 
+  shape(name: string): readonly number[] {
+    return this.#entry(name).shape;
+  }
+
   /** Throws unless the tensor exists, has this shape and holds floating point numbers. */
   expect(name: string, shape: readonly number[]): void {
     const { dtype, shape: found } = this.#entry(name);

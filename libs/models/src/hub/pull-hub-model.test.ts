@@ -207,6 +207,19 @@ describe('a pull', () => {
     expect(found).toEqual(expected);
   });
 
+  test('a model with adapters is refused before its weights, with how to bring one task of it', async () => {
+    const authors = { lora_adaptations: ['query', 'match'], load_trained_adapters: true, lora_rank: 4, lora_alpha: 1 };
+    const config = JSON.stringify({ model_type: 'xlm-roberta', position_embedding_type: 'rotary', ...authors });
+    hub.publish(NAME, { ...files, 'config.json': config, 'onnx/model.onnx': 'a graph that takes a task' });
+    await expect(pullModel(NAME, options())).rejects.toEqual(
+      refusal(
+        'USAGE',
+        /config\.json has an adapter for each of query, match, and a pull merges none: .*import FOLDER --task/,
+      ),
+    );
+    expect(hub.seen.filter(({ host }) => host === 'cdn')).toEqual([]);
+  });
+
   test('of an unknown architecture takes the graph, where there is one', async () => {
     const config = files['config.json']!.toString().replace('"bert"', '"of-next-year"');
     hub.publish(NAME, { ...files, 'config.json': config });

@@ -11,6 +11,7 @@ import { CheckedJson } from '../checked-json.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
 import { refuseBySmallFiles, type ProveModel } from '../store/import-files.ts';
 import { importModel, refuseTakenName, type ImportOptions, type ImportReport } from '../store/import-model.ts';
+import { hasAdapters } from '../store/merge-adapter.ts';
 import { checkModelName, describeImported, findImported } from '../store/imported-models.ts';
 import { expectWritable, modelsFolder, type StoreOptions } from '../store/store-folders.ts';
 import { storing } from '../store/storing.ts';
@@ -179,7 +180,8 @@ async function chooseIn(
 /** Why no graph of ours computes this config; undefined where one does. */
 function undescribed(text: string, where: string): string | undefined {
   try {
-    describeEncoder(CheckedJson.parse(text, where));
+    const json = CheckedJson.parse(text, where);
+    if (!hasAdapters(json)) describeEncoder(json); // others are refused by what an import does with them, not by their graph
     return undefined;
   } catch (error) {
     if (isShoalError(error)) return error.message;

@@ -29,6 +29,7 @@ import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { modelKindOf, positionsOf, readEmbedder, readLimits, readReranker, type Embedder } from './embedder-config.ts';
 import { missingFiles, usualGraph, weightFiles } from './find-weights.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
+import { mergeAdapter, refuseAdapters } from './merge-adapter.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
 import { expectPooling, readLayout, type ModuleLayout } from './module-layout.ts';
 import { SourceFolder } from './source-folder.ts';
@@ -41,6 +42,8 @@ import { VOCABULARY, tokenizerOfVocabulary } from './vocabulary-file.ts';
 
 export interface ImportSource {
   readonly folder: string;
+  /** The folder that a person gave, where the files were written anew into another. */
+  readonly called?: string | undefined;
   /** The .onnx file of a model that comes as a graph. */
   readonly graph: string | undefined;
   /** Files that were fetched from a hub, for this and nothing else. */
@@ -52,6 +55,8 @@ export interface ImportChoices {
   readonly pooling?: Pooling | undefined;
   /** Vectors are brought to length 1 even where the files do not say so. */
   readonly normalize?: boolean | undefined;
+  /** Whose adapter is merged into the weights, of a model that has adapters; "none" for no adapter. */
+  readonly task?: string | undefined;
   /** Instead of what the files say; '' for none. */
   readonly prompts?: Readonly<Partial<Record<'query' | 'passage', string>>> | undefined;
 }
@@ -95,7 +100,28 @@ const MAX_GRAPH_BYTES = 2 ** 31 - 1;
 
 /** Fills `folder`, which is empty. Errors name the files of the source: the copy is gone when they are read. */
 export async function collectFiles(folder: string, given: ImportSource, options: CollectOptions): Promise<Collected> {
-  const source = await SourceFolder.open(given.folder, { isOurs: given.hub !== undefined });
+  const { task } = options.choices;
+  if (given.graph !== undefined && task !== undefined)
+    throw new ShoalError('USAGE', `--task ${task} is for a folder with weights, and ${given.graph} is a graph`, {});
+  if (given.graph !== undefined) return collectSource(folder, given, options);
+  const merged = join(dirname(folder), `.merged-${basename(folder)}`);
+  try {
+    const notes = await mergeAdapter(await SourceFolder.open(given.folder), task, merged);
+    if (notes === undefined) return await collectSource(folder, given, options);
+    const whole = { ...given, folder: merged, called: given.folder };
+    return await collectSource(folder, whole, { ...options, notes: [...(options.notes ?? []), ...notes] });
+  } catch (error) {
+    if (!isShoalError(error)) throw error;
+    const message = error.message.replaceAll(merged, given.folder);
+    throw new ShoalError(error.code, message, { ...error.fields, folder: given.folder }, error.cause);
+  } finally {
+    await rm(merged, { recursive: true, force: true });
+  }
+}
+
+async function collectSource(folder: string, given: ImportSource, options: CollectOptions): Promise<Collected> {
+  const isOurs = given.hub !== undefined || given.called !== undefined;
+  const source = await SourceFolder.open(given.folder, { isOurs });
   const layout = await readLayout(source);
   const found = given.graph === undefined ? await usualGraph(source, layout.encoder) : undefined;
   const graph = found === undefined ? given.graph : join(given.folder, found.path);
@@ -125,6 +151,7 @@ export async function collectFiles(folder: string, given: ImportSource, options:
  */
 export async function refuseBySmallFiles(folder: string, empty: string): Promise<void> {
   const source = await SourceFolder.open(folder);
+  if (await source.has(FILE.config)) refuseAdapters(await source.readJson(FILE.config), source);
   const layout = await readLayout(source);
   const tokenizer = (await hasVocabularyAlone(source, layout)) ? VOCABULARY : FILE.tokenizer;
   const needed = [FILE.config, tokenizer].map((path) => posix.join(layout.encoder, path));
@@ -213,9 +240,9 @@ async function collect(
   return { model: whole, notes };
 }
 
-function originOf({ graph, folder, hub }: ImportSource): string {
+function originOf({ graph, folder, called = folder, hub }: ImportSource): string {
   return hub === undefined
-    ? `imported from ${basename(graph ?? folder)}`
+    ? `imported from ${basename(graph ?? called)}`
     : `${hub.repository} of the hub, commit ${hub.commit}`;
 }
 

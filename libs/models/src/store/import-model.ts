@@ -60,7 +60,7 @@ export function refuseTakenName(name: string): string {
 async function place(
   source: ImportSource,
   name: string,
-  { force = false, prove, pooling, normalize, prompts, hubNotes, ...folders }: ImportOptions,
+  { force = false, prove, pooling, normalize, task, prompts, hubNotes, ...folders }: ImportOptions,
 ): Promise<ImportReport> {
   const parent = join(modelsFolder(folders), name);
   const earlier = await importedRevision(name, modelsFolder(folders));
@@ -70,7 +70,7 @@ async function place(
       name,
       prove,
       notes: hubNotes,
-      choices: { pooling, normalize, prompts },
+      choices: { pooling, normalize, task, prompts },
     });
     if (earlier !== undefined && earlier !== model.revision && !force) {
       throw nameTaken(
