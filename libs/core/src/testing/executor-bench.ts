@@ -5,7 +5,7 @@
 import { Executor, type ExecutorLimits } from '../executor/executor.ts';
 import { noFaults } from '../base/fault-points.ts';
 import { fixedBudget, type FixedLimits } from '../budget/fixed-budget.ts';
-import { openResult } from '@shoal/contract';
+import { openResult, type ModelKind } from '@shoal/contract';
 import type { BatchBudget } from '../ports/device.ts';
 import type { FromExecutor, JobOrder, JobOutcome } from '../protocol.ts';
 import { FakeBackend, deliveredVector, type FakeBackendOptions } from './fake-backend.ts';
@@ -33,6 +33,10 @@ export interface SetupOptions {
   readonly prompts?: Readonly<Record<string, string>>;
   readonly defaultPrompt?: string;
   readonly isNormalized?: boolean;
+  /** Default: an embedder. */
+  readonly kind?: ModelKind;
+  /** Default DIMS. */
+  readonly dims?: number;
   /** Whether a recycled executor is followed by another. */
   readonly isReplaced?: boolean;
 }
@@ -57,7 +61,7 @@ export function setup(options: SetupOptions = {}) {
     }
   };
   const start = () => {
-    const backend = new FakeBackend({ clock, dims: DIMS, slotTokens: 1024, ...options.backend });
+    const backend = new FakeBackend({ clock, dims: options.dims ?? DIMS, slotTokens: 1024, ...options.backend });
     const budget = options.newBudget?.() ?? fixedBudget({ ...BUDGET, ...options.budget });
     prepare(backend, budget);
     /** One that was replaced was killed: it writes nothing and is not heard any more. */
@@ -79,6 +83,7 @@ export function setup(options: SetupOptions = {}) {
       prompts: options.prompts ?? { query: 'query : ', passage: '' },
       defaultPrompt: options.defaultPrompt,
       isNormalized: options.isNormalized,
+      kind: options.kind,
       resultKey: (jobId) => `out:${jobId}`,
       send: (message) => (isAlive() ? hear(message) : undefined),
       faults: noFaults,

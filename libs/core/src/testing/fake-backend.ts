@@ -19,6 +19,8 @@ import type {
 export interface RecordedRun extends RunShape {
   /** Token ids of each row, without padding. */
   readonly ids: readonly (readonly number[])[];
+  /** Of each row: where a pair's second text begins; 0 of a text. */
+  readonly seconds: readonly number[];
   readonly isUrgent: boolean;
   /** Whether it ran in fp32 because that was asked for. */
   readonly isExact: boolean;
@@ -242,7 +244,8 @@ export class FakeBackend implements InferenceBackend {
     const running = { run, startedMs: this.clock.nowMs() };
     this.running.add(running);
     const { shape, isUrgent, isExact } = run;
-    const recorded = { ...shape, isUrgent, isExact, ids: idsOf(run.slot, shape) };
+    const seconds = [...run.slot.secondFrom.subarray(0, shape.rows)];
+    const recorded = { ...shape, isUrgent, isExact, ids: idsOf(run.slot, shape), seconds };
     this.runs.push(recorded);
     if (this.isHanging) return;
     this.clock.after(this.runMs(run.shape), () => {
