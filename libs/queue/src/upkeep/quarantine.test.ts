@@ -124,6 +124,20 @@ describe('quarantine', () => {
     },
   );
 
+  test('gives back a job of a reranker as one, of a client and of plain BullMQ', async () => {
+    const plain = { v: 2, query: 'deadly', texts: ['poison'] };
+    for (const [jobId, data] of [
+      ['plain', plain],
+      ['asked', { ...plain, fingerprint: '0123456789abcdef' }],
+    ] as const) {
+      await quarantine.put('embed-x', await main.add('rerank', data, { jobId }), FAILURE);
+      await main.remove(jobId);
+      expect(await quarantine.giveBack([jobId])).toMatchObject([{ jobId, outcome: 'added' }]);
+      const returned = await main.getJob(jobId);
+      expect([returned?.name, returned?.data]).toEqual(['rerank', data]);
+    }
+  });
+
   test('leaves a plain job where it is while its id is in use for another, and keeps both of one number', async () => {
     const jobs = [];
     for (const text of ['first', 'second']) {

@@ -11,10 +11,12 @@ import {
   isSimilarityKind,
   keySpace,
   parseJob,
+  parseRerankJob,
   parseSimilarityJob,
   type EmbedJobData,
   type Failure,
   type KeySpace,
+  type RerankJobData,
   type SimilarityJobData,
   type SimilarityKind,
 } from '@shoal/contract';
@@ -174,7 +176,7 @@ export class Quarantine {
           };
     });
     if (found === undefined) return undefined;
-    const name = isSimilarityKind(found.name) ? found.name : 'embed';
+    const name = isSimilarityKind(found.name) || found.name === 'rerank' ? found.name : 'embed';
     const ownId = found.record?.jobId ?? jobId;
     const { data, hasInput } = checkedData(ownId, name, found.record?.job);
     if (hasInput && found.input === null)
@@ -279,9 +281,11 @@ function idInUse(jobId: string): ShoalError<'JOB_ID_CONFLICT'> {
 /** Throws what a worker would fail it with. */
 function checkedData(
   jobId: string,
-  name: 'embed' | SimilarityKind,
+  name: 'embed' | 'rerank' | SimilarityKind,
   data: unknown,
-): { readonly data: EmbedJobData | SimilarityJobData; readonly hasInput: boolean } {
+): { readonly data: EmbedJobData | RerankJobData | SimilarityJobData; readonly hasInput: boolean } {
+  if (name === 'rerank')
+    return { data: data as RerankJobData, hasInput: parseRerankJob(jobId, name, data).input.form !== 'inline' };
   if (name === 'embed')
     return { data: data as EmbedJobData, hasInput: parseJob(jobId, name, data).input.form !== 'inline' };
   const { input } = parseSimilarityJob(jobId, name, data);
