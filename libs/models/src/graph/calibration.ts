@@ -1,16 +1,15 @@
 // Calibration maxima of a model: for each linear layer that is smoothed, the largest |activation| of every input over
-// the calibration texts. Files lie in libs/models/calibration, which says how they are made. Refuses maxima of another
-// model.
+// the calibration texts. minilm's lie in libs/models/calibration, which says how they are made, those of an imported
+// model beside its weights (store/int8-model.ts). Refuses maxima of another model.
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 
 /**
- * Linear layers whose inputs are smoothed: the attention's projections, its output, and the first of the feed-forward
- * part.
+ * Linear layers of an encoder's layer by what they take in: the attention's projections, its output, the first of the
+ * feed-forward part and its last. Inputs are smoothed, but for those of the last where they come out of a GELU or ReLU.
  */
-export const SMOOTHED_LINEARS = ['qkv', 'out', 'ff1'] as const;
-export type SmoothedLinear = (typeof SMOOTHED_LINEARS)[number];
+export type QuantizedLinear = 'qkv' | 'out' | 'ff1' | 'ff2';
 
 export class Calibration {
   readonly #maxima: CheckedJson;
@@ -30,7 +29,7 @@ export class Calibration {
     return new Calibration(json.object('maxima'));
   }
 
-  maxima(layer: number, linear: SmoothedLinear, channels: number): Float32Array {
+  maxima(layer: number, linear: QuantizedLinear, channels: number): Float32Array {
     const found = Float32Array.from(this.#maxima.list(`${layer}.${linear}`), Number);
     if (found.length === channels && found.every((most) => most >= 0 && Number.isFinite(most))) return found;
     throw new ShoalError(

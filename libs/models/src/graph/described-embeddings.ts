@@ -26,9 +26,8 @@ export function addDescribedEmbeddings(
   { hasTypes }: EmbeddingOptions,
 ): string {
   const { embeddings, positions, names, hidden } = encoder;
-  const { graph } = parts;
   const whole = new LayerTensors(encoder, parts, 0);
-  const words = graph.node('Gather', [addWords(encoder, parts), 'input_ids'], 'word_rows');
+  const words = addWords(encoder, parts);
   const typed = hasTypes ? operators.add(words, addTypes(encoder, parts), 'typed_words') : words;
   const sum =
     positions.kind === 'none' ? typed : operators.add(typed, addPlaces(encoder, parts, { hasTypes }), 'embedding_sum');
@@ -37,7 +36,8 @@ export function addDescribedEmbeddings(
       ? sum
       : operators.norm(sum, whole.normOf(names.embeddingNorm, embeddings.size), 'embedding_norm');
   if (!embeddings.hasProjection || names.projection === undefined) return normed;
-  return whole.fullLinear(names.projection, normed, hidden, embeddings.size, true, 'embedded');
+  const shape = { outputs: hidden, inputs: embeddings.size, hasBias: true, output: 'embedded' };
+  return whole.fullLinear(names.projection, normed, shape);
 }
 
 function addWords(encoder: EncoderDescription, parts: GraphParts): string {
@@ -51,7 +51,7 @@ function addWords(encoder: EncoderDescription, parts: GraphParts): string {
   const scaled: MakeFloats =
     scale === 1 ? table : async () => (await table()).map((value) => value * Math.fround(scale));
   const make = tokenTypes > 0 && positions.kind === 'none' ? withFirstRow(encoder, parts, scaled) : scaled;
-  return parts.floats('words', [vocabularySize, size], make);
+  return parts.wordRows([vocabularySize, size], make);
 }
 
 /** The rows of a table of this width, each with the row of token type 0 added. */

@@ -75,7 +75,13 @@ function addAttention(layer: LayerTensors, operators: Operators, input: string):
     at,
   } = layer;
   const context = operators.attend(layer, input);
-  return layer.linear(names.output, context, hidden, heads * headSize, attention.hasOutputBias, `${at}.attended`);
+  const shape = {
+    outputs: hidden,
+    inputs: heads * headSize,
+    hasBias: attention.hasOutputBias,
+    output: `${at}.attended`,
+  };
+  return layer.linear(names.output, context, shape, { linear: 'out' });
 }
 
 function addFeedForward(layer: LayerTensors, operators: Operators, input: string): string {
@@ -83,8 +89,13 @@ function addFeedForward(layer: LayerTensors, operators: Operators, input: string
     encoder: { hidden, intermediate, names, feedForward },
     at,
   } = layer;
-  const active = feedForward.kind === 'plain' ? addPlain(layer, operators, input) : addGated(layer, operators, input);
-  return layer.linear(names.down, active, hidden, intermediate, feedForward.hasDownBias, `${at}.fed`);
+  const isPlain = feedForward.kind === 'plain';
+  const active = isPlain ? addPlain(layer, operators, input) : addGated(layer, operators, input);
+  const shape = { outputs: hidden, inputs: intermediate, hasBias: feedForward.hasDownBias, output: `${at}.fed` };
+  return layer.linear(names.down, active, shape, {
+    linear: 'ff2',
+    isActive: isPlain && feedForward.activation !== 'silu', // silu reaches further below 0 than the codes for a GELU do
+  });
 }
 
 function addPlain(layer: LayerTensors, operators: Operators, input: string): string {
@@ -98,7 +109,8 @@ function addPlain(layer: LayerTensors, operators: Operators, input: string): str
     at,
   } = layer;
   if (up.kind !== 'plain') throw new TypeError('a plain feed-forward part has one matrix before its activation');
-  const wide = layer.linear(up.name, input, intermediate, hidden, false, `${at}.wide`);
+  const shape = { outputs: intermediate, inputs: hidden, hasBias: false, output: `${at}.wide` };
+  const wide = layer.linear(up.name, input, shape, { linear: 'ff1' });
   const bias = feedForward.hasBias ? layer.bias(up.name, intermediate) : undefined;
   return operators.activate(wide, bias, `${at}.active`);
 }

@@ -18,6 +18,7 @@ import { plainOperators } from './plain-operators.ts';
 import { kindProblem } from './unavailable-kinds.ts';
 import { FORMS, type BertForm, type GraphKind } from './graph-kind.ts';
 import { addInt8Encoder } from './int8-encoder.ts';
+import { Int8Parts } from './int8-parts.ts';
 import type { NamedTensors } from './named-tensors.ts';
 import { OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
 import { addPlainEncoder } from './plain-encoder.ts';
@@ -112,13 +113,20 @@ function addEncoder(
   const config = bertConfigOf(encoder);
   if (config !== undefined)
     return [addBert(form, new BertParts(parts.graph, config, parts.weights, parts.form), calibration), parts.type];
-  return [addDescribedEncoder(encoder, parts, operatorsOf(encoder, form, parts)), parts.type];
+  const taken =
+    form.encoder === 'int8'
+      ? new Int8Parts(parts.graph, parts.weights, { calibration, codes: form.codes ?? 'signed' })
+      : parts;
+  return [addDescribedEncoder(encoder, taken, operatorsOf(encoder, form, taken)), taken.type];
 }
 
 export function operatorsOf(encoder: EncoderDescription, form: BertForm, parts: GraphParts): Operators {
   return form.encoder === 'plain'
     ? plainOperators(encoder, parts)
-    : fusedOperators(encoder, parts, { masksCausally: form.encoder === 'cuda' });
+    : fusedOperators(encoder, parts, {
+        masksCausally: form.encoder === 'cuda',
+        packsAttention: form.encoder !== 'int8',
+      });
 }
 
 function addBert({ encoder, codes }: BertForm, parts: BertParts, calibration: Calibration | undefined): string {

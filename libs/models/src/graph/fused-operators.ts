@@ -15,6 +15,8 @@ const UNSEEN = { fp32: -1e9, fp16: -30_000, bf16: -1e9 } as const;
  */
 export interface FusedOptions {
   readonly masksCausally: boolean;
+  /** Whether queries, keys and values may come from one product inside the operator. Default true. */
+  readonly packsAttention?: boolean;
 }
 
 export function fusedOperators(
@@ -58,9 +60,10 @@ function given(input: string, bias: string | undefined): readonly string[] {
 /** Whether nothing happens to queries and keys between their product and their scores: then all three are one product. */
 function isPacked(
   { attentionPositions, attention, heads, headSize, hidden }: EncoderDescription,
-  { masksCausally }: FusedOptions,
+  { masksCausally, packsAttention = true }: FusedOptions,
 ): boolean {
   return (
+    packsAttention &&
     !(masksCausally && attention.isCausal) &&
     attentionPositions.kind === 'none' &&
     attention.windows.every((window) => window === undefined) &&

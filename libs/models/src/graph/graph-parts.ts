@@ -3,12 +3,35 @@
 
 import { ShoalError, toHalves } from '@shoal/contract';
 import type { EncoderTensors } from './encoder-tensors.ts';
+import type { QuantizedLinear } from './calibration.ts';
 import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-file.ts';
 
 export const MICROSOFT = { domain: 'com.microsoft' } as const;
 
 /** What floats are kept and computed in. */
 export type FloatForm = 'fp32' | 'fp16' | 'bf16';
+
+/** Where kinds that quantize find what the input of a linear layer is scaled by. */
+export interface LinearUse {
+  /** The number of the layer; 0 where all layers share their weights. */
+  readonly layer: number;
+  readonly linear: QuantizedLinear;
+  /** The input came out of a GELU or a ReLU: hardly anything of it is below 0. */
+  readonly isActive?: boolean;
+}
+
+/** One linear layer: what an input is multiplied with and what is added. */
+export interface Linear {
+  /** Name of the matrix in the graph; the same name is the same matrix. */
+  readonly name: string;
+  readonly outputs: number;
+  /** The matrix [inputs, outputs]. */
+  readonly matrix: MakeFloats;
+  /** Adds the bias to the graph and returns its name; undefined without one. */
+  readonly bias: () => string | undefined;
+  /** Name of the value [batch, seq, outputs]. */
+  readonly output: string;
+}
 
 export class GraphParts {
   readonly graph: OnnxFile;
@@ -33,6 +56,25 @@ export class GraphParts {
     return this.form === 'fp16'
       ? this.graph.initializer(name, TYPE.FLOAT16, shape, async () => halvesOf(name, await make()))
       : this.graph.initializer(name, TYPE.FLOAT, shape, make);
+  }
+
+  /**
+   * Linear layers on one input [batch, seq, inputs]; returns their outputs. `use`: of those that belong to a layer of the
+   * encoder.
+   */
+  linears(input: string, inputs: number, linears: readonly Linear[], _use?: LinearUse): readonly string[] {
+    const { graph } = this;
+    return linears.map(({ name, outputs, matrix, bias, output }) => {
+      const weights = graph.once(name, () => this.floats(name, [inputs, outputs], matrix));
+      const added = bias();
+      if (added === undefined) return graph.node('MatMul', [input, weights], output);
+      return graph.node('Add', [graph.node('MatMul', [input, weights], `${output}.product`), added], output);
+    });
+  }
+
+  /** The rows [batch, seq, columns] of a table [rows, columns] that the ids of the run ask for. */
+  wordRows(shape: readonly [rows: number, columns: number], table: MakeFloats): string {
+    return this.graph.node('Gather', [this.floats('words', shape, table), 'input_ids'], 'word_rows');
   }
 
   /** One number in this form, without a dimension. */

@@ -6,17 +6,10 @@
 
 import { attentionParts, type BertParts } from './bert-parts.ts';
 import { MICROSOFT } from './graph-parts.ts';
-import type { Calibration, SmoothedLinear } from './calibration.ts';
-import {
-  addGeluRows,
-  addProduct,
-  addSignedRows,
-  codesAndScales,
-  type CodeForm,
-  type CodedRows,
-} from './int8-linear.ts';
+import type { Calibration, QuantizedLinear } from './calibration.ts';
+import { addGeluRows, addProduct, addSignedRows, addWordRows, type CodeForm, type CodedRows } from './int8-linear.ts';
 import { TYPE, type MakeFloats } from './onnx-file.ts';
-import { divideColumns, quantizeRows, scaleRows, smoothingDivisors } from './quantize.ts';
+import { divideColumns, scaleRows, smoothingDivisors } from './quantize.ts';
 
 /** Returns the last hidden states f32 [batch, seq, hidden]. */
 export function addInt8Encoder(parts: BertParts, calibration: Calibration | undefined, form: CodeForm): string {
@@ -32,22 +25,7 @@ function addEmbeddings(parts: BertParts): string {
     config: { vocabularySize, hidden, layerNormEpsilon },
   } = parts;
   const table = weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]);
-  const [codes, scales] = codesAndScales(async () => quantizeRows(await table(), hidden));
-  const found = graph.node(
-    'Gather',
-    [graph.initializer('words.codes', TYPE.INT8, [vocabularySize, hidden], codes), 'input_ids'],
-    'word_codes',
-  );
-  const scale = graph.node(
-    'Gather',
-    [graph.initializer('words.scales', TYPE.FLOAT, [vocabularySize, 1], scales), 'input_ids'],
-    'word_scales',
-  );
-  const words = graph.node(
-    'Mul',
-    [graph.node('Cast', [found], 'word_floats', { integers: { to: TYPE.FLOAT } }), scale],
-    'word_rows',
-  );
+  const words = addWordRows(parts, [vocabularySize, hidden], table);
   const width = graph.node('Shape', ['input_ids'], 'row_width', { integers: { start: 1 } });
   const places = graph.node('Slice', [parts.positions(), graph.integers(0), width, graph.integers(0)], 'place_rows');
   const sum = graph.node('Sum', [words, places], 'embedding_sum'); // not Add: see addAndNorm
@@ -62,7 +40,7 @@ interface Layer {
   readonly form: CodeForm;
   readonly from: string;
   matrix(name: string, outputs: number, inputs: number): MakeFloats;
-  divisorsOf(linear: SmoothedLinear, matrix: MakeFloats): Divisors;
+  divisorsOf(linear: QuantizedLinear, matrix: MakeFloats): Divisors;
 }
 
 function addLayer(

@@ -2,10 +2,9 @@
 // were codes with one scale per column before; the product of codes is exact, and what a row gives depends on that row
 // alone. ONNX Runtime's own DynamicQuantizeMatMul has one scale for all rows and is not used.
 
-import type { BertParts } from './bert-parts.ts';
-import { MICROSOFT } from './graph-parts.ts';
+import { MICROSOFT, type GraphParts } from './graph-parts.ts';
 import { TYPE, type MakeFloats, type MakeValues } from './onnx-file.ts';
-import { quantizeColumns, type Quantized } from './quantize.ts';
+import { quantizeColumns, quantizeRows, type Quantized } from './quantize.ts';
 
 /** Activations as codes. */
 export interface CodedRows {
@@ -24,7 +23,7 @@ const GELU_ZERO = 16;
 const SIGNED_ZERO = 128;
 
 /** `input`: f32 [batch, seq, channels]. The largest magnitude of a row becomes the largest code. */
-export function addSignedRows(parts: BertParts, input: string, channels: number, name: string): CodedRows {
+export function addSignedRows(parts: GraphParts, input: string, channels: number, name: string): CodedRows {
   const { graph } = parts;
   const rows = flatten(parts, input, channels, name);
   const lowest = graph.node('Neg', [reduce(parts, 'ReduceMin', rows, `${name}.lowest`)], `${name}.depth`);
@@ -41,7 +40,7 @@ export function addSignedRows(parts: BertParts, input: string, channels: number,
  * As `addSignedRows`, for what comes out of a GELU: hardly anything lies below 0, so nearly all codes go to what is
  * above.
  */
-export function addGeluRows(parts: BertParts, input: string, channels: number, name: string): CodedRows {
+export function addGeluRows(parts: GraphParts, input: string, channels: number, name: string): CodedRows {
   const { graph } = parts;
   const rows = flatten(parts, input, channels, name);
   const above = graph.node(
@@ -59,23 +58,29 @@ export function addGeluRows(parts: BertParts, input: string, channels: number, n
  */
 export type CodeForm = 'signed' | 'unsigned';
 
-/** Rows times a matrix [inputs, outputs]: f32 [batch, seq, outputs]. */
+/**
+ * Rows times a matrix [inputs, outputs]: f32 [batch, seq, outputs], under this name. `matrixName`: products with the same
+ * one have the same matrix.
+ */
 export function addProduct(
-  parts: BertParts,
+  parts: GraphParts,
   form: CodeForm,
   rows: CodedRows,
   inputs: number,
   outputs: number,
   matrix: MakeFloats,
   name: string,
+  matrixName = name,
 ): string {
   const { graph } = parts;
   const [codes, scales] = codesAndScales(async () => quantizeColumns(await matrix(), outputs));
-  const coded =
+  const coded = graph.once(`${matrixName}.codes`, (it) =>
     form === 'signed'
-      ? graph.initializer(`${name}.codes`, TYPE.INT8, [inputs, outputs], codes)
-      : graph.initializer(`${name}.codes`, TYPE.UINT8, [inputs, outputs], async () => unsigned(await codes()));
-  const factors = [graph.float(1), graph.initializer(`${name}.scales`, TYPE.FLOAT, [outputs], scales)];
+      ? graph.initializer(it, TYPE.INT8, [inputs, outputs], codes)
+      : graph.initializer(it, TYPE.UINT8, [inputs, outputs], async () => unsigned(await codes())),
+  );
+  const columnScales = (it: string): string => graph.initializer(it, TYPE.FLOAT, [outputs], scales);
+  const factors = [graph.float(1), graph.once(`${matrixName}.scales`, columnScales)];
   const zeros = form === 'signed' ? [rows.zero] : [rows.zero, zeroCode(parts, SIGNED_ZERO)];
   const product = graph.node(
     'MatMulIntegerToFloat',
@@ -91,10 +96,32 @@ export function addProduct(
   return graph.node('Reshape', [scaled, shape], name);
 }
 
+/** Rows of a word table [rows, columns] that is kept in whole numbers, with one scale a row: f32 [batch, seq, columns]. */
+export function addWordRows(
+  { graph }: GraphParts,
+  [rows, columns]: readonly [rows: number, columns: number],
+  table: MakeFloats,
+): string {
+  const [codes, scales] = codesAndScales(async () => quantizeRows(await table(), columns));
+  const found = graph.node(
+    'Gather',
+    [graph.initializer('words.codes', TYPE.INT8, [rows, columns], codes), 'input_ids'],
+    'word_codes',
+  );
+  const scale = graph.node(
+    'Gather',
+    [graph.initializer('words.scales', TYPE.FLOAT, [rows, 1], scales), 'input_ids'],
+    'word_scales',
+  );
+  return graph.node(
+    'Mul',
+    [graph.node('Cast', [found], 'word_floats', { integers: { to: TYPE.FLOAT } }), scale],
+    'word_rows',
+  );
+}
+
 /** Both initializers out of one computation, which is forgotten once they are written. */
-export function codesAndScales(
-  quantize: () => Promise<Quantized>,
-): [codes: () => Promise<Int8Array>, scales: MakeValues] {
+function codesAndScales(quantize: () => Promise<Quantized>): [codes: () => Promise<Int8Array>, scales: MakeValues] {
   let made: Promise<Quantized> | undefined;
   const codes = async (): Promise<Int8Array> => (await (made = quantize())).codes;
   const scales = async (): Promise<Float32Array> => {
@@ -109,11 +136,11 @@ function unsigned(codes: Int8Array): Uint8Array {
   return Uint8Array.from(codes, (code) => code + SIGNED_ZERO);
 }
 
-function zeroCode({ graph }: BertParts, code: number): string {
+function zeroCode({ graph }: GraphParts, code: number): string {
   return graph.once(`zero_${code}`, (it) => graph.initializer(it, TYPE.UINT8, [], async () => Uint8Array.of(code)));
 }
 
-function addCodes(parts: BertParts, rows: string, scales: string, code: number, name: string): CodedRows {
+function addCodes(parts: GraphParts, rows: string, scales: string, code: number, name: string): CodedRows {
   const { graph } = parts;
   const scaleByRow = graph.node('Squeeze', [scales, graph.integers(1)], `${name}.scale_by_row`);
   const tokens = graph.node('Shape', [scaleByRow], `${name}.tokens`);
@@ -132,10 +159,10 @@ function addCodes(parts: BertParts, rows: string, scales: string, code: number, 
   };
 }
 
-function flatten(parts: BertParts, input: string, channels: number, name: string): string {
+function flatten(parts: GraphParts, input: string, channels: number, name: string): string {
   return parts.graph.node('Reshape', [input, parts.graph.integers(-1, channels)], `${name}.flat`);
 }
 
-function reduce(parts: BertParts, operator: 'ReduceMax' | 'ReduceMin', rows: string, name: string): string {
+function reduce(parts: GraphParts, operator: 'ReduceMax' | 'ReduceMin', rows: string, name: string): string {
   return parts.graph.node(operator, [rows], name, { integers: { axes: [1], keepdims: 1 } });
 }

@@ -5,8 +5,16 @@
 import { invariant } from '@shoal/contract';
 import type { EncoderDescription } from '../encoder/encoder-description.ts';
 import { transposeInto } from './encoder-tensors.ts';
-import type { GraphParts } from './graph-parts.ts';
+import type { GraphParts, LinearUse } from './graph-parts.ts';
 import type { MakeFloats } from './onnx-file.ts';
+
+export interface LinearShape {
+  readonly outputs: number;
+  readonly inputs: number;
+  readonly hasBias: boolean;
+  /** Name of what comes out. */
+  readonly output: string;
+}
 
 export class LayerTensors {
   readonly encoder: EncoderDescription;
@@ -50,15 +58,25 @@ export class LayerTensors {
   }
 
   /** input × matrix (+ bias) of this layer: [batch, seq, outputs]. */
-  linear(name: string, input: string, outputs: number, inputs: number, hasBias: boolean, output: string): string {
-    return this.fullLinear(this.#from + name, input, outputs, inputs, hasBias, output);
+  linear(name: string, input: string, shape: LinearShape, use: Omit<LinearUse, 'layer'>): string {
+    return this.#linear(this.#from + name, input, shape, this.#use(use));
   }
 
-  /** The same for any linear layer by its full name. */
-  fullLinear(full: string, input: string, outputs: number, inputs: number, hasBias: boolean, output: string): string {
+  /** The same for a linear layer outside the layers, by its full name. */
+  fullLinear(full: string, input: string, shape: LinearShape): string {
+    return this.#linear(full, input, shape);
+  }
+
+  #linear(full: string, input: string, { outputs, inputs, hasBias, output }: LinearShape, use?: LinearUse): string {
     const name = `${full}.weight`;
-    const matrix = this.#floats(name, [inputs, outputs], this.parts.weights.transposed(name, outputs, inputs));
-    return this.#product(input, matrix, hasBias ? this.#fullBias(full, outputs) : undefined, output);
+    const matrix = this.parts.weights.transposed(name, outputs, inputs);
+    const bias = (): string | undefined => (hasBias ? this.#fullBias(full, outputs) : undefined);
+    return this.parts.linears(input, inputs, [{ name, outputs, matrix, bias, output }], use)[0]!;
+  }
+
+  /** Layers that share their weights share what their inputs are scaled by. */
+  #use(use: Omit<LinearUse, 'layer'>): LinearUse {
+    return { ...use, layer: this.encoder.names.layer.includes('{l}') ? this.index : 0 };
   }
 
   /** Queries, keys and values as one matrix [hidden, 3 × heads × headSize] and one bias, as Attention takes them. */
@@ -80,14 +98,17 @@ export class LayerTensors {
   project(input: string): readonly [queries: string, keys: string, values: string] {
     const { hidden, heads, headSize } = this.encoder;
     const width = heads * headSize;
-    const [queries, keys, values] = this.#projections().map(({ role, weight, bias }) => {
+    const linears = this.#projections().map(({ role, weight, bias }) => {
       const name = `${this.#from}${role}`;
-      const matrix = this.#floats(`${name}.matrix`, [hidden, width], async () =>
-        besideEachOther([await weight()], width, hidden),
-      );
-      const added = bias === undefined ? undefined : this.#floats(`${name}.bias`, [width], bias);
-      return this.#product(input, matrix, added, `${this.at}.${role}`);
+      return {
+        name: `${name}.matrix`,
+        outputs: width,
+        matrix: async () => besideEachOther([await weight()], width, hidden),
+        bias: () => (bias === undefined ? undefined : this.#floats(`${name}.bias`, [width], bias)),
+        output: `${this.at}.${role}`,
+      };
     });
+    const [queries, keys, values] = this.parts.linears(input, hidden, linears, this.#use({ linear: 'qkv' }));
     return [queries!, keys!, values!];
   }
 
@@ -99,11 +120,15 @@ export class LayerTensors {
     const width = 2 * intermediate;
     const name = `${this.#from}gate_up`;
     const rows = this.#gateUpRows(hidden, 'weight');
-    const matrix = this.#floats(`${name}.weight`, [hidden, width], async () =>
-      besideEachOther([await rows()], width, hidden),
-    );
-    const bias = feedForward.hasBias ? this.#floats(`${name}.bias`, [width], this.#gateUpRows(0, 'bias')) : undefined;
-    return this.#product(input, matrix, bias, `${this.at}.gate_up`);
+    const linear = {
+      name: `${name}.weight`,
+      outputs: width,
+      matrix: async () => besideEachOther([await rows()], width, hidden),
+      bias: () =>
+        feedForward.hasBias ? this.#floats(`${name}.bias`, [width], this.#gateUpRows(0, 'bias')) : undefined,
+      output: `${this.at}.gate_up`,
+    };
+    return this.parts.linears(input, hidden, [linear], this.#use({ linear: 'ff1' }))[0]!;
   }
 
   /** Rows of gate and then of up; `columns` 0: of their biases. */
@@ -167,12 +192,6 @@ export class LayerTensors {
   #slice(name: string, shape: readonly number[], start: number, size: number): MakeFloats {
     const whole = this.parts.weights.tensor(name, shape);
     return async () => (await whole()).slice(start, start + size);
-  }
-
-  #product(input: string, matrix: string, bias: string | undefined, output: string): string {
-    const { graph } = this.parts;
-    if (bias === undefined) return graph.node('MatMul', [input, matrix], output);
-    return graph.node('Add', [graph.node('MatMul', [input, matrix], `${output}.product`), bias], output);
   }
 
   /** Once under this name: layers may share weights. */

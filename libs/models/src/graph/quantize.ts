@@ -49,13 +49,22 @@ const ALPHA = 0.6;
  * leaves both sides in the range they had.
  */
 export function smoothingDivisors(maxima: Float32Array, matrix: Float32Array): Float32Array {
-  const columns = matrix.length / maxima.length;
-  const logarithms = new Float64Array(maxima.length);
-  eachRow(matrix, columns, (row, start) => {
-    const input = start / columns;
-    logarithms[input] =
-      ALPHA * Math.log(Math.max(maxima[input]!, 1e-4)) - (1 - ALPHA) * Math.log(Math.max(largest(row), 1e-5));
-  });
+  return divisorsOf(maxima, largestOfRows(matrix, maxima.length));
+}
+
+/** The largest magnitude of each of the matrix's `rows`. */
+export function largestOfRows(matrix: Float32Array, rows: number): Float32Array {
+  const columns = matrix.length / rows;
+  return Float32Array.from({ length: rows }, (_, row) => largest(matrix.subarray(row * columns, (row + 1) * columns)));
+}
+
+/** As `smoothingDivisors`, for matrices whose rows have these largest magnitudes. */
+export function divisorsOf(maxima: Float32Array, largestWeights: Float32Array): Float32Array {
+  const logarithms = Float64Array.from(
+    maxima,
+    (most, input) =>
+      ALPHA * Math.log(Math.max(most, 1e-4)) - (1 - ALPHA) * Math.log(Math.max(largestWeights[input]!, 1e-5)),
+  );
   const mean = logarithms.reduce((sum, value) => sum + value, 0) / logarithms.length;
   return Float32Array.from(logarithms, (value) => Math.exp(value - mean));
 }

@@ -9,7 +9,6 @@ import { FORMS, type GraphKind } from './graph-kind.ts';
 export function kindProblem(encoder: EncoderDescription, kind: GraphKind): string | undefined {
   if (bertConfigOf(encoder) !== undefined) return undefined;
   const form = FORMS[kind];
-  if (form.encoder === 'int8') return 'whole numbers are for encoders that are BERT in every switch';
   if (form.floats === 'fp16' && encoder.norm.placement === 'around')
     return 'what its layers add up leaves the range of fp16';
   return undefined;
