@@ -1,7 +1,7 @@
-// How near minilm-int8 comes to minilm on what `shoal try` reads: cosine of each passage, and how many of the ten
+// How near a model's int8 form comes to it on what `shoal try` reads: cosine of each passage, and how many of the ten
 // nearest passages are the same, for every tenth passage as the question. The test on the frozen passages is
 // int8.test.ts.
-//   node --conditions=@shoal/source bench/device/graph-quality.ts [--passages 3000]
+//   node --conditions=@shoal/source bench/device/graph-quality.ts [--model minilm] [--passages 3000]
 
 import { fileURLToPath } from 'node:url';
 import { openModel } from '@shoal/models';
@@ -10,7 +10,10 @@ import { readArguments } from '../rig/arguments.ts';
 import { leastCosine } from '../similarity/cosine.ts';
 import { cacheDir, openBare } from '../rig/sides.ts';
 
-const args = readArguments(import.meta.url, { passages: { type: 'string', default: '3000' } });
+const args = readArguments(import.meta.url, {
+  model: { type: 'string', default: 'minilm' },
+  passages: { type: 'string', default: '3000' },
+});
 const EVERY = 10;
 const NEAREST = 10;
 
@@ -19,8 +22,8 @@ const corpus = await readCorpus(fileURLToPath(new URL('../../', import.meta.url)
   words: Infinity,
 });
 const texts = corpus.map(({ embedded }) => embedded);
-const { dims } = await openModel('minilm', { cacheDir });
-const [full, whole] = [await vectorsOf('minilm'), await vectorsOf('minilm-int8')];
+const { dims } = await openModel(args.model, { cacheDir });
+const [full, whole] = [await vectorsOf(args.model), await vectorsOf(`${args.model}-int8`)];
 
 const cosines = texts.map((_, row) => dot(full, row, whole, row));
 let same = 0;
@@ -33,6 +36,7 @@ for (let row = 0; row < texts.length; row += EVERY) {
 process.stdout.write(
   `${JSON.stringify({
     bench: 'graph-quality',
+    model: args.model,
     passages: texts.length,
     meanCosine: Number((cosines.reduce((sum, value) => sum + value, 0) / cosines.length).toFixed(6)),
     leastCosine: Number(leastCosine(full, whole, dims).toFixed(6)),

@@ -103,6 +103,12 @@ export class CheckedJson {
       : this.#refuse(key, 'a number above 0');
   }
 
+  /** A number from 0 to 1. */
+  share(key: string): number {
+    const value = this.#value(key);
+    return typeof value === 'number' && value >= 0 && value <= 1 ? value : this.#refuse(key, 'a number from 0 to 1');
+  }
+
   integers(key: string): readonly number[] {
     return this.list(key).map((item) =>
       typeof item === 'number' && Number.isSafeInteger(item) && item >= 0

@@ -8,6 +8,7 @@ export {
   type NativeEncoderReport,
 } from './device/native-encoder-build.ts';
 export { proveModel, type ProveOptions } from './device/prove-model.ts';
+export { runGraph } from './device/run-graph.ts';
 export { interleaved } from './measure/interleaved.ts';
 export { localGpus, type LocalGpus, type LocalGpusOptions } from './device/local-gpus.ts';
 export { startWorker } from './claimer/worker.ts';

@@ -109,6 +109,24 @@ test('a pull that is killed goes on, and the model is shown, served, verified an
   expect(gone.stderr).toMatch(/HF_HUB_OFFLINE keeps the hub out/);
 }, 240_000);
 
+test('an int8 form is made beside its model, says how near it comes, and serves a queue of its own', async () => {
+  const made = await sandbox.run(['model', 'pull', NAME, '--dtype', 'int8'], { environment: online() });
+  expect(made).toMatchObject({ code: 0 });
+  expect(made.stderr).toMatch(new RegExp(`making ${STORED}-int8: 648 texts run through ${STORED} on this CPU, once`));
+  expect(made.stderr).toMatch(/mean cosine to it 0\.9\d+, least 0\.99\d+, recall@10 0\.\d+ over 450 passages; use it/);
+  expectNoToken(made);
+  const again = await sandbox.run(['model', 'pull', NAME, '--dtype', 'int8', '--json'], { environment: offline });
+  const { int8 } = JSON.parse(again.stdout) as { int8: { name: string; leastCosine: number } };
+  expect(int8).toMatchObject({ name: `${STORED}-int8`, base: STORED, passages: 450 });
+  const shown = await sandbox.run(['model', 'show', int8.name]);
+  expect(shown.stdout).toMatch(new RegExp(`int8 of +${STORED}@.* least ${int8.leastCosine}, recall@10`));
+  expect(shown.stdout).toMatch(/memory +[\d,]+ weights: 1 MB in whole numbers of 8 bits/);
+  const embedded = await sandbox.run(['embed', '-', '-o', 'int8.jsonl', '--model', int8.name], { input: 'one text\n' });
+  expect(embedded).toMatchObject({ code: 0 });
+  expect(embedded.stderr).toContain(`embed-${STORED}-int8`);
+  for (const name of [int8.name, STORED]) expect(await sandbox.run(['model', 'rm', name])).toMatchObject({ code: 0 });
+}, 240_000);
+
 test('a model that a worker serves is not taken away', async () => {
   const modelsDir = sandbox.path('models');
   const environment = { ...online(), SHOAL_MODELS_DIR: modelsDir, SHOAL_MODEL: NAME };

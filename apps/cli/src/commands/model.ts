@@ -5,6 +5,7 @@ import { ShoalError, modelSlug, queueOf } from '@shoal/contract';
 import { storeFolders, type Settings, type StoreFolders } from '@shoal/core';
 import {
   headInWords,
+  importInt8,
   importModel,
   isHubName,
   listModels,
@@ -12,6 +13,8 @@ import {
   showModel,
   verifyModel,
   type HubOrigin,
+  type Int8Facts,
+  type Int8Report,
   type ModelDetails,
   type ModelListing,
   type StoredModel,
@@ -30,6 +33,7 @@ export interface ModelFlags {
 }
 
 export interface PullFlags extends ModelFlags {
+  readonly dtype?: 'int8';
   readonly update?: boolean;
   readonly name?: string;
 }
@@ -45,9 +49,15 @@ export async function pull(terminal: Terminal, name: string, flags: PullFlags): 
     update: flags.update === true,
     as: flags.name,
   });
-  if (flags.json === true)
-    await print(terminal, `${JSON.stringify({ name: model.name, revision: model.revision, folder: model.folder })}\n`);
-  else if (flags.quiet !== true)
+  const int8 = flags.dtype === undefined ? undefined : await makeInt8(terminal, model, settings, flags);
+  if (flags.json === true) {
+    const { name: stored, revision, folder } = model;
+    return print(
+      terminal,
+      `${JSON.stringify({ name: stored, revision, folder, ...(int8 && { int8: jsonOf(int8) }) })}\n`,
+    );
+  }
+  if (flags.quiet !== true)
     say(
       terminal,
       `${model.name}@${model.revision} is in ${model.folder}` +
@@ -55,9 +65,51 @@ export async function pull(terminal: Terminal, name: string, flags: PullFlags): 
           ? `: ${wordsOf(model)}, licence ${model.licence}; use it with --model ${nameFor(model, name)}`
           : ''),
     );
+  sayInt8(terminal, int8, flags);
+}
+
+/** Refusals are MODEL_UNAVAILABLE, with the model itself in the store. */
+async function makeInt8(
+  terminal: Terminal,
+  model: StoredModel,
+  settings: Settings,
+  { force, quiet }: ModelFlags,
+): Promise<Int8Report> {
+  const folders = foldersOf(terminal, settings);
+  const { proveModel, runGraph } = await import('@shoal/worker'); // it carries the runtime
+  return importInt8(model, {
+    ...folders,
+    runGraph,
+    prove: (brought) => proveModel(brought, folders),
+    force: force === true,
+    onStart: ({ name, texts }) => {
+      if (quiet !== true) say(terminal, `making ${name}: ${texts} texts run through ${model.name} on this CPU, once`);
+    },
+  });
+}
+
+function jsonOf({ model: { name, revision, folder }, facts }: Int8Report): object {
+  return { name, revision, folder, ...facts };
+}
+
+function sayInt8(terminal: Terminal, report: Int8Report | undefined, { quiet }: ModelFlags): void {
+  if (report === undefined || quiet === true) return;
+  const { model, facts } = report;
+  say(
+    terminal,
+    `${model.name}@${model.revision} is in ${model.folder}: ${nearness(facts)}; use it with --model ${model.name}`,
+  );
+}
+
+function nearness({ base, baseRevision, passages, meanCosine, leastCosine, recallAt10 }: Int8Facts): string {
+  return (
+    `${base}@${baseRevision} in whole numbers of 8 bits, mean cosine to it ${meanCosine}, least ${leastCosine}, ` +
+    `recall@10 ${recallAt10.toFixed(3)} over ${passages} passages`
+  );
 }
 
 export interface ImportFlags extends ModelFlags {
+  readonly dtype?: 'int8';
   readonly name?: string;
   readonly pooling?: 'mean' | 'cls' | 'lasttoken';
   readonly normalize?: boolean;
@@ -67,7 +119,8 @@ export interface ImportFlags extends ModelFlags {
 }
 
 export async function bring(terminal: Terminal, path: string, flags: ImportFlags): Promise<void> {
-  const folders = foldersOf(terminal, await settingsOf(terminal, flags));
+  const settings = await settingsOf(terminal, flags);
+  const folders = foldersOf(terminal, settings);
   const { model, notes } = await importModel(path, {
     ...folders,
     // loaded for this command alone: it carries the runtime
@@ -82,6 +135,7 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
       ...(flags.passagePrompt !== undefined && { passage: flags.passagePrompt }),
     },
   });
+  const int8 = flags.dtype === undefined ? undefined : await makeInt8(terminal, model, settings, flags);
   const { name, revision, folder, dims, isNormalized, prompts, defaultPrompt, precision } = model;
   const { kind, defaultMaxTokens: maxTokens } = model;
   if (flags.json === true) {
@@ -89,14 +143,16 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
       model.kind === 'reranker'
         ? { scores: scoresOf(model) }
         : { dims, pooling: model.head.poolings.join('+'), isNormalized, prompts, defaultPrompt };
+    const made = int8 && { int8: jsonOf(int8) };
     return print(
       terminal,
-      `${JSON.stringify({ name, kind, revision, folder, ...makes, maxTokens, precision, notes })}\n`,
+      `${JSON.stringify({ name, kind, revision, folder, ...makes, maxTokens, precision, notes, ...made })}\n`,
     );
   }
   if (flags.quiet === true) return;
   for (const note of notes) say(terminal, note);
   say(terminal, `${name}@${revision} is in ${folder}: ${wordsOf(model)}; use it with --model ${name}`);
+  sayInt8(terminal, int8, flags);
 }
 
 export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
@@ -167,7 +223,8 @@ function textOf(details: ModelDetails): string {
         .map(([name, text]) => `${name} ${JSON.stringify(text)}${name === model.defaultPrompt ? ' by default' : ''}`)
         .join(', ') || 'none',
     ],
-    ['memory', memoryOf(values)],
+    ...(details.int8 === undefined ? [] : [['int8 of', nearness(details.int8)] as const]),
+    ['memory', memoryOf(model, values)],
     ['folder', model.folder],
     ...files.map(({ path, bytes, sha256 }) => ['file', `${sha256}  ${path}  ${bytes} bytes`] as const),
     ...(hub?.files ?? []).map(
@@ -185,8 +242,13 @@ function fromHub({ repository, commit, asked }: HubOrigin, known: string | undef
   return `${repository}@${commit}${was}${known === commit ? ', the commit that Shoal knows' : ''}`;
 }
 
-function memoryOf(values: number | undefined): string {
+function memoryOf({ precision }: StoredModel, values: number | undefined): string {
   if (values === undefined) return 'as its graph has it';
+  if (precision === 'int8')
+    return (
+      `${values.toLocaleString('en')} weights: ${megabytes(values)} in whole numbers of 8 bits (norms and positions in ` +
+      'fp32); what runs take comes on top'
+    );
   return (
     `${values.toLocaleString('en')} weights: ${megabytes(4 * values)} in fp32, ${megabytes(2 * values)} in fp16 or bf16; ` +
     'what runs take comes on top'

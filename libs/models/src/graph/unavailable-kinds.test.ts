@@ -56,16 +56,19 @@ test.each([...IN_BFLOATS, 'bert-relu'])('the types of the graph of %s in bf16 ag
   ).rejects.toThrow(/Could not find an implementation for (?:MatMul|Sum|Add)\(/);
 });
 
-test.each(['fused-fp16', 'plain-fp16'] as const)('a graph of the kind %s is refused, and none is kept', async (kind) => {
-  const model = await writeTinyModel(join(folder, 'model'), { seed: 1 });
-  await madeModel('gemma3-embedding', join(folder, 'model'));
-  const cacheDir = join(folder, 'cache');
-  await expect(openGraph(model, { cacheDir, kind })).rejects.toMatchObject({
-    code: 'MODEL_UNAVAILABLE',
-    message: expect.stringMatching(new RegExp(`no graph of the kind ${kind} for gemma3_text: `)) as string,
-  });
-  expect(await readdir(join(cacheDir, 'graphs'))).toEqual([]);
-});
+test.each(['fused-fp16', 'plain-fp16'] as const)(
+  'a graph of the kind %s is refused, and none is kept',
+  async (kind) => {
+    const model = await writeTinyModel(join(folder, 'model'), { seed: 1 });
+    await madeModel('gemma3-embedding', join(folder, 'model'));
+    const cacheDir = join(folder, 'cache');
+    await expect(openGraph(model, { cacheDir, kind })).rejects.toMatchObject({
+      code: 'MODEL_UNAVAILABLE',
+      message: expect.stringMatching(new RegExp(`no graph of the kind ${kind} for gemma3_text: `)) as string,
+    });
+    expect(await readdir(join(cacheDir, 'graphs'))).toEqual([]);
+  },
+);
 
 test.each(['nomic-bert', 'mpnet', 'xlmr-mean', 'bert-relu'])('the native encoder is refused for %s', async (name) => {
   const model = await writeTinyModel(join(folder, 'model'), { seed: 1 });

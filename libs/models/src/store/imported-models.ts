@@ -10,6 +10,7 @@ import { CheckedJson } from '../checked-json.ts';
 import { parseHubOrigin, type HubOrigin } from '../hub/hub-origin.ts';
 import { canaryText, parseCanary, type Canary } from './canaries.ts';
 import type { ModelFacts } from './model-facts.ts';
+import { CALIBRATION_FILE, parseInt8, type Int8Facts } from './int8-facts.ts';
 import type { Pins } from './model-files.ts';
 import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.ts';
 
@@ -26,6 +27,8 @@ export interface ImportedModel extends ModelFacts {
   readonly notes: readonly string[];
   /** What it gave for one text when it was imported. */
   readonly canary?: Canary;
+  /** Set for a model that is computed in whole numbers of 8 bits. */
+  readonly int8?: Int8Facts;
   /** Set for a model that was pulled from a hub. */
   readonly hub?: HubOrigin;
 }
@@ -91,7 +94,7 @@ export async function importedNames(models: string): Promise<readonly string[]> 
 }
 
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
-  const { name, kind, licence, prompts, defaultPrompt, revision, files, onnx, canary } = model;
+  const { name, kind, licence, prompts, defaultPrompt, revision, files, onnx, canary, int8 } = model;
   const weightsSha256 = weightsDigest(files);
   if (weightsSha256 === undefined)
     throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
@@ -109,6 +112,7 @@ export function describeImported(model: ImportedModel, folder: string): Promise<
     ...(defaultPrompt !== undefined && { defaultPrompt }),
     ...(onnx && { onnx }),
     ...(canary && { canary }),
+    ...(int8 && { calibration: join(folder, CALIBRATION_FILE) }),
   });
 }
 
@@ -166,6 +170,7 @@ function parseManifest(
     notes: json.list('notes').map(String),
     ...(json.has('canary') && { canary: parseCanary(json.object('canary')) }),
     ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }),
+    ...(json.has('int8') && { int8: parseInt8(json.object('int8'), given.name) }),
     ...(json.has('hub') && { hub: parseHubOrigin(json.object('hub')) }),
   };
 }

@@ -18,6 +18,7 @@ import { pullFromHub, type FetchedFacts } from '../hub/pull-hub-model.ts';
 import { knownCanary } from './canaries.ts';
 import type { ProveModel } from './import-files.ts';
 import type { ImportReport } from './import-model.ts';
+import { int8IsMade } from './int8-facts.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
 import {
   KNOWN_MODELS,
@@ -155,6 +156,8 @@ export async function openHubModel(
 export async function pullModel(name: string, options: PullOptions & HubOptions): Promise<StoredModel> {
   if (isHubName(name)) return (await openHubModel(name, options)).model;
   const known = await findModel(name, options);
+  if (known.origin === 'imported' && known.int8 !== undefined && (options.force === true || options.update === true))
+    throw int8IsMade(known.name, known.int8);
   const hub = known.origin === 'imported' ? known.hub : undefined;
   if (hub === undefined || (options.force !== true && options.update !== true)) return pullKnown(known, options);
   return (await openHubModel(`${hub.repository}@${hub.asked}`, { ...options, name: known.name })).model;

@@ -3,6 +3,7 @@
 // as well.
 
 import { randomUUID } from 'node:crypto';
+import type { Stats } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
@@ -63,7 +64,8 @@ async function discard(folder: string): Promise<void> {
 
 async function bytesIn(folder: string): Promise<number> {
   let bytes = 0;
+  const add = ({ size, nlink }: Stats): void => void (bytes += nlink > 1 ? 0 : size); // its int8 form has them, too
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true }))
-    if (entry.isFile()) bytes += (await stat(join(entry.parentPath, entry.name))).size;
+    if (entry.isFile()) add(await stat(join(entry.parentPath, entry.name)));
   return bytes;
 }

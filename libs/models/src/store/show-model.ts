@@ -8,6 +8,7 @@ import { CheckedJson } from '../checked-json.ts';
 import { graphPaths } from '../graph/open-graph.ts';
 import type { HubOrigin } from '../hub/hub-origin.ts';
 import { knownHubModel } from '../hub/known-hub-models.ts';
+import type { Int8Facts } from './int8-facts.ts';
 import { pinnedFiles } from './known-models.ts';
 import { findModel, folderOf, isFolder, notStored, openKnown } from './model-store.ts';
 import type { StoreOptions } from './store-folders.ts';
@@ -29,6 +30,8 @@ export interface ModelDetails {
   readonly notes: readonly string[];
   /** Set for a model that was pulled. */
   readonly hub: HubOrigin | undefined;
+  /** Set for an int8 form of another model: how near it comes. */
+  readonly int8: Int8Facts | undefined;
   /** The commit that Shoal knows of its repository. */
   readonly knownCommit: string | undefined;
 }
@@ -58,6 +61,7 @@ export async function showModel(name: string, options: StoreOptions): Promise<Mo
     graphs: await Promise.all(graphs.map(async (path) => ({ path, bytes: (await stat(path)).size }))),
     notes: known.origin === 'imported' ? known.notes : [],
     hub,
+    int8: known.origin === 'imported' ? known.int8 : undefined,
     knownCommit: hub === undefined ? undefined : knownHubModel(hub.repository)?.commit,
   };
 }

@@ -14,6 +14,7 @@ import {
   encodeCanary,
   encodePairs,
   keepDigest,
+  likenessOf,
   openGraph,
   type Canary,
   type StoredModel,
@@ -253,21 +254,6 @@ function leastLikeness(found: Float32Array, expected: Float32Array, { kind, dims
     least = Number.isNaN(cosine) ? -1 : Math.min(least, cosine);
   }
   return least;
-}
-
-/**
- * The cosine, less what is lost where the lengths differ: 1 − |a − b|² ÷ 2|a||b|. Of vectors of length 1 that is the
- * cosine alone; of a model that does not normalize, a wrong length shows as much as a wrong direction.
- */
-function likenessOf(a: Float32Array, b: Float32Array): number {
-  let [dot, aa, bb] = [0, 0, 0];
-  for (let at = 0; at < a.length; at++) {
-    dot += a[at]! * b[at]!;
-    aa += a[at]! ** 2;
-    bb += b[at]! ** 2;
-  }
-  const both = Math.sqrt(aa * bb);
-  return (dot - (Math.sqrt(aa) - Math.sqrt(bb)) ** 2 / 2) / both;
 }
 
 /**
