@@ -110,11 +110,15 @@ test('a pull that is killed goes on, and the model is shown, served, verified an
 }, 240_000);
 
 test('an int8 form is made beside its model, says how near it comes, and serves a queue of its own', async () => {
-  const made = await sandbox.run(['model', 'pull', NAME, '--dtype', 'int8'], { environment: online() });
-  expect(made).toMatchObject({ code: 0 });
-  expect(made.stderr).toMatch(new RegExp(`making ${STORED}-int8: 648 texts run through ${STORED} on this CPU, once`));
-  expect(made.stderr).toMatch(/mean cosine to it 0\.9\d+, least 0\.99\d+, recall@10 0\.\d+ over 450 passages; use it/);
-  expectNoToken(made);
+  const quantized = await sandbox.run(['model', 'pull', NAME, '--dtype', 'int8'], { environment: online() });
+  expect(quantized).toMatchObject({ code: 0 });
+  expect(quantized.stderr).toMatch(
+    new RegExp(`making ${STORED}-int8: 648 texts run through ${STORED} on this CPU, once`),
+  );
+  expect(quantized.stderr).toMatch(
+    /mean cosine to it 0\.9\d+, least 0\.99\d+, recall@10 0\.\d+ over 450 passages; use it/,
+  );
+  expectNoToken(quantized);
   const again = await sandbox.run(['model', 'pull', NAME, '--dtype', 'int8', '--json'], { environment: offline });
   const { int8 } = JSON.parse(again.stdout) as { int8: { name: string; leastCosine: number } };
   expect(int8).toMatchObject({ name: `${STORED}-int8`, base: STORED, passages: 450 });

@@ -159,40 +159,38 @@ describe('the int8 form in the store', () => {
   });
 });
 
-describe('refused, with nothing stored', () => {
-  const nothing = async (): Promise<void> => {
-    expect(await stat(join(cacheDir, 'models/made-int8')).catch(() => undefined)).toBeUndefined();
-    const graphs = await readdir(join(cacheDir, 'graphs')).catch(() => []);
-    expect(graphs.filter((graph) => graph.startsWith('made-int8'))).toEqual([]);
+async function expectNothing(): Promise<void> {
+  expect(await stat(join(cacheDir, 'models/made-int8')).catch(() => undefined)).toBeUndefined();
+  const graphs = await readdir(join(cacheDir, 'graphs')).catch(() => []);
+  expect(graphs.filter((graph) => graph.startsWith('made-int8'))).toEqual([]);
+}
+
+/** An engine that computes int8 wrongly. */
+const runsWrongly = (turn: (vector: Float32Array) => Float32Array): RunGraph =>
+  async function* runWrongly(graph, rows) {
+    for await (const vector of runGraph(graph, rows)) yield graph.precision === 'int8' ? turn(vector) : vector;
   };
 
+describe('refused, with nothing stored', () => {
   test('vectors that come to lie too far away, with the figures', async () => {
     const base = await bring('modernbert-mean');
-    // an engine that computes int8 wrongly: every vector is turned a little
-    const wrong: RunGraph = async function* runWrongly(graph, rows) {
-      for await (const vector of runGraph(graph, rows)) {
-        if (graph.precision === 'int8') vector[0] = vector[0]! + 0.2;
-        yield vector;
-      }
-    };
-    await expect(quantize(base, { runGraph: wrong })).rejects.toEqual(
+    await expect(
+      quantize(base, { runGraph: runsWrongly((vector) => vector.with(0, vector[0]! + 0.2)) }),
+    ).rejects.toEqual(
       refusal(
         'MODEL_UNAVAILABLE',
         /made-int8 is not made: .* least cosine is 0\.9\d+ \(mean 0\.9\d+\), and at least 0\.99 is/,
       ),
     );
-    await nothing();
+    await expectNothing();
   });
 
   test('vectors that are no numbers', async () => {
     const base = await bring('modernbert-mean');
-    const broken: RunGraph = async function* runBroken(graph, rows) {
-      for await (const vector of runGraph(graph, rows)) yield graph.precision === 'int8' ? vector.fill(NaN) : vector;
-    };
-    await expect(quantize(base, { runGraph: broken })).rejects.toEqual(
+    await expect(quantize(base, { runGraph: runsWrongly((vector) => vector.fill(NaN)) })).rejects.toEqual(
       refusal('MODEL_UNAVAILABLE', /least cosine is -1\.0000/),
     );
-    await nothing();
+    await expectNothing();
   });
 
   test('a name that is another model, and a model that is int8 or no import', async () => {

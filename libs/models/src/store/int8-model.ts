@@ -6,7 +6,6 @@
 
 import { createHash } from 'node:crypto';
 import { copyFile, link, mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { sha256File, withLock } from '@shoal/fetch';
@@ -107,7 +106,11 @@ async function expectBase(base: StoredModel, models: string): Promise<ImportedMo
     throw unavailable('it came as a graph, and int8 is made from weights. Import a folder with model.safetensors');
   if (base.graphKind !== 'fused-fp32') throw unavailable(`it is computed in ${base.precision} already`);
   const known = await findImported(base.name, models);
-  if (known !== undefined) return known;
+  if (known !== undefined) {
+    const { layers } = await readDescription(base.folder);
+    if (layers === 0) throw unavailable('it has no layers, whose products are what int8 makes faster');
+    return known;
+  }
   const other = base.name === 'minilm' ? `; minilm's is the model minilm-int8, which Shoal knows` : '';
   throw new ShoalError('USAGE', `int8 forms are made of models that were imported or pulled from a hub${other}`, {
     name: base.name,
@@ -166,7 +169,7 @@ async function fill(
   options.onStart?.({ name, texts: texts.length + passages.length });
   const rowsOf = await encoderOf(base);
   const long = texts.flatMap((_, at) => (at % NEIGHBOURS === 0 ? [texts.slice(at, at + NEIGHBOURS).join(' ')] : []));
-  const maxima = await calibrate(base, rowsOf([...texts, ...long]), options.runGraph);
+  const maxima = await calibrate(base, rowsOf([...texts, ...long]), { runGraph: options.runGraph, inFolder: folder });
   const calibration = calibrationText(base, texts, maxima);
   await writeFile(join(folder, CALIBRATION_FILE), calibration);
   const files: Pins = { ...known.files, [CALIBRATION_FILE]: await pinOf(join(folder, CALIBRATION_FILE)) };
@@ -228,10 +231,10 @@ type Maxima = ReadonlyMap<ObservedInput['key'], Float32Array>;
 async function calibrate(
   model: StoredModel,
   rows: readonly (readonly number[])[],
-  runGraph: RunGraph,
+  { runGraph, inFolder }: { readonly runGraph: RunGraph; readonly inFolder: string },
 ): Promise<Maxima> {
   const encoder = await readDescription(model.folder);
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-calibration-'));
+  const folder = await mkdtemp(join(inFolder, '.calibration-')); // as large as the model: not where room may be short
   try {
     const path = join(folder, 'calibration.onnx');
     const { observed, dims } = await useTensors(model.folder, async (tensors) => {
@@ -294,9 +297,9 @@ async function compare(
   });
   return {
     passages: rows.length,
-    meanCosine: rounded(mean(cosines)),
-    leastCosine: rounded(cosines.reduce((least, cosine) => Math.min(least, cosine), 1)),
-    recallAt10: rounded(mean(same)),
+    meanCosine: floored(mean(cosines)),
+    leastCosine: floored(cosines.reduce((least, cosine) => Math.min(least, cosine), 1)),
+    recallAt10: floored(mean(same)),
   };
 }
 
@@ -325,6 +328,6 @@ function mean(values: readonly number[]): number {
 }
 
 /** Downwards: a figure that is written is never better than what was measured. */
-function rounded(value: number): number {
+function floored(value: number): number {
   return Math.floor(value * 1e6) / 1e6;
 }
