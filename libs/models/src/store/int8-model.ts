@@ -102,6 +102,7 @@ export async function importInt8(base: StoredModel, options: Int8Options): Promi
 async function expectBase(base: StoredModel, models: string): Promise<ImportedModel> {
   const unavailable = (why: string): ShoalError =>
     new ShoalError('MODEL_UNAVAILABLE', `${base.name} has no int8 form: ${why}`, { name: base.name });
+  if (base.kind !== 'embedder') throw unavailable('it is a reranker, and int8 is for embedders');
   if (base.graphKind === 'imported')
     throw unavailable('it came as a graph, and int8 is made from weights. Import a folder with model.safetensors');
   if (base.graphKind !== 'fused-fp32') throw unavailable(`it is computed in ${base.precision} already`);
