@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the encoder of Shoal: sh build.sh [reference | cuda | addon | test [brief | check | time | counters | all
-# [seed]]].
+# Builds the encoder of Shoal: sh build.sh [reference | cuda | addon | test [brief | check | time | large | counters |
+# all [seed [other library]]]].
 #   reference  the encoder in plain C++, which needs nothing but a compiler
 #   cuda       the same for NVIDIA GPUs, by tools/nvcc.sh: ARCH=90a for one architecture, else all from 7.5 on
 #   addon      what Node loads; it opens either library

@@ -1,5 +1,7 @@
 // Every answer of an encoder library against the reference, on random weights and awkward sizes, then its times.
-//   encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]
+//   encoder_test <reference library> <library> [tiny | brief | check | time | large | counters | all] [seed [other]]
+// large: ragged rows in the shapes of bge-base and bge-large; with the path of another library, such as an earlier
+// tree's, both take turns, so that the ratio is of one card in one minute.
 // A case prints OK with the least cosine to the reference, or WRONG and goes on; the exit status says whether any was
 // wrong. Nothing is timed on answers that were not checked. Without a device the checks run the reference against
 // itself.
@@ -12,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -165,6 +168,8 @@ void compare(const std::string &name, const Subject &reference, const Subject &s
 }
 
 constexpr shoal_encoder_model MINILM{384, 6, 12, 1536, 30522, 512, 1e-12f, SHOAL_ENCODER_MEAN, 1, 0};
+constexpr shoal_encoder_model BGE_BASE{768, 12, 12, 3072, 30522, 512, 1e-12f, SHOAL_ENCODER_CLS, 1, 0};
+constexpr shoal_encoder_model BGE_LARGE{1024, 24, 16, 4096, 30522, 512, 1e-12f, SHOAL_ENCODER_CLS, 1, 0};
 
 // ---- checks -----------------------------------------------------------------------------------------------------
 
@@ -371,31 +376,39 @@ Corpus corpus(std::vector<int32_t> lengths, int64_t budget, bool is_sorted = tru
   return c;
 }
 
-/** Rows per second through `lanes` lanes, a thread each; median of three. */
-double speed(const Subject &subject, const Corpus &c, int lanes) {
-  std::vector<double> speeds;
-  std::vector<std::vector<float>> outputs(static_cast<size_t>(lanes));
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/** Rows per second of all batches once, through `lanes` lanes, a thread each. */
+double pass(const Subject &subject, const Corpus &c, int lanes) {
   size_t most = 0;
   for (const Batch &b : c.batches) most = std::max(most, static_cast<size_t>(b.rows));
-  for (auto &output : outputs) output.resize(most * 384);
-  for (int times = 0; times < 4; times++) {
-    std::atomic<size_t> next{0};
-    const auto work = [&](int lane) {
-      for (size_t at = next++; at < c.batches.size(); at = next++) {
-        const Batch &b = c.batches[at];
-        if (subject.library.run(subject.encoder, lane, b.ids.data(), b.lengths.data(), b.rows, b.width,
-                                outputs[static_cast<size_t>(lane)].data()) != 0)
-          std::printf("WRONG run: %s\n", subject.library.error()), wrong++;
-      }
-    };
-    const auto begin = Clock::now();
-    std::vector<std::thread> threads;
-    for (int lane = 0; lane < lanes; lane++) threads.emplace_back(work, lane);
-    for (std::thread &thread : threads) thread.join();
-    if (times > 0) speeds.push_back(static_cast<double>(c.rows) / seconds_since(begin));
-  }
-  std::sort(speeds.begin(), speeds.end());
-  return speeds[1];
+  std::vector<std::vector<float>> outputs(static_cast<size_t>(lanes));
+  for (auto &output : outputs) output.resize(most * static_cast<size_t>(subject.model.hidden));
+  std::atomic<size_t> next{0};
+  const auto work = [&](int lane) {
+    for (size_t at = next++; at < c.batches.size(); at = next++) {
+      const Batch &b = c.batches[at];
+      if (subject.library.run(subject.encoder, lane, b.ids.data(), b.lengths.data(), b.rows, b.width,
+                              outputs[static_cast<size_t>(lane)].data()) != 0)
+        std::printf("WRONG run: %s\n", subject.library.error()), wrong++;
+    }
+  };
+  const auto begin = Clock::now();
+  std::vector<std::thread> threads;
+  for (int lane = 0; lane < lanes; lane++) threads.emplace_back(work, lane);
+  for (std::thread &thread : threads) thread.join();
+  return static_cast<double>(c.rows) / seconds_since(begin);
+}
+
+/** Median of three passes after one that warms up. */
+double speed(const Subject &subject, const Corpus &c, int lanes) {
+  pass(subject, c, lanes);
+  std::vector<double> speeds;
+  for (int times = 0; times < 3; times++) speeds.push_back(pass(subject, c, lanes));
+  return median(speeds);
 }
 
 void print_profile(const char *name, const StepTimes &times, int64_t tokens, int layers) {
@@ -461,13 +474,70 @@ void time_all(const Library &library) {
   }
 }
 
+/** Passes after the first, which warms up: the libraries take turns, and every other time the last one begins. */
+constexpr int TURNS = 5;
+
+/**
+ * Ragged rows, checked and then timed, through each library: real tokens per second at budgets of real tokens, one
+ * lane and two. Ratios are of medians, to the first library.
+ */
+void time_shape(const char *name, const shoal_encoder_model &model, size_t rows, const Library &reference,
+                const std::vector<const Library *> &libraries) {
+  const Weights weights(model);
+  std::vector<std::unique_ptr<Subject>> subjects;
+  for (const Library *library : libraries) {
+    subjects.push_back(std::make_unique<Subject>(*library, model, weights, 2));
+    if (subjects.back()->status != 0) return;
+    if (library->prepare(subjects.back()->encoder, 65536) != 0) say(false, "prepare", library->error());
+  }
+  {
+    const Subject expected(reference, model, weights);
+    const Batch mixed = batch({1, 7, 8, 16, 23, 33, 40, 52, 52, 64, 65, 83, 100, 128, 129, 160}, model.vocabulary);
+    for (size_t at = 0; at < subjects.size(); at++)
+      compare(text("%s, library %zu", name, at + 1), expected, *subjects[at], mixed);
+  }
+  if (wrong > 0) return;
+  const std::vector<int32_t> lengths = ragged(rows);
+  for (int64_t budget : {32768, 65536, 131072}) {
+    const Corpus c = corpus(lengths, budget);
+    const double mean = static_cast<double>(c.tokens) / static_cast<double>(c.rows);
+    for (int lanes : {1, 2}) {
+      std::vector<std::vector<double>> speeds(subjects.size());
+      for (int turn = 0; turn <= TURNS; turn++)
+        for (size_t step = 0; step < subjects.size(); step++) {
+          const size_t at = turn % 2 == 0 ? step : subjects.size() - 1 - step;
+          const double found = pass(*subjects[at], c, lanes);
+          if (turn > 0) speeds[at].push_back(found);
+        }
+      for (size_t at = 0; at < subjects.size(); at++) {
+        std::printf("%s, budget %lld, lanes %d, library %zu: %.1f k texts/s, %.3f Mtok/s, ratio %.3f; each:", name,
+                    static_cast<long long>(budget), lanes, at + 1, median(speeds[at]) / 1e3,
+                    median(speeds[at]) * mean / 1e6, median(speeds[at]) / median(speeds[0]));
+        for (double found : speeds[at]) std::printf(" %.3f", found * mean / 1e6);
+        std::printf("\n");
+      }
+      std::fflush(stdout);
+    }
+  }
+}
+
+void time_large(const Library &reference, const std::vector<const Library *> &libraries) {
+  double copy = 0, product = 0;
+  if (libraries[0]->peak(0, &copy, &product) == 0)
+    std::printf("copy %.2f TB/s, fp16 product of 8,192 cubed %.0f TFLOP/s\n", copy / 1e12, product / 1e12);
+  else
+    std::printf("no peak: %s\n", libraries[0]->error());
+  time_shape("bge-base", BGE_BASE, 16384, reference, libraries);
+  time_shape("bge-large", BGE_LARGE, 8192, reference, libraries);
+}
+
 } // namespace
 
 int main(int count, char **arguments) {
   if (count < 3)
-    return std::fprintf(
-               stderr,
-               "encoder_test <reference library> <library> [tiny | brief | check | time | counters | all] [seed]\n"),
+    return std::fprintf(stderr,
+                        "encoder_test <reference library> <library> "
+                        "[tiny | brief | check | time | large | counters | all] [seed [other library]]\n"),
            2;
   const std::string what = count > 3 ? arguments[3] : "all";
   const uint64_t seed = count > 4 ? std::strtoull(arguments[4], nullptr, 10) : std::random_device{}();
@@ -477,6 +547,13 @@ int main(int count, char **arguments) {
   if (library.abi() != SHOAL_ENCODER_ABI) return std::printf("WRONG abi %d\n", library.abi()), 1;
   if (library.devices() == 0) return std::printf("no device: %s; nothing was checked\n", library.error()), 3;
   if (what == "counters") return run_for_counters(library), 0;
+  if (what == "large") {
+    std::vector<const Library *> libraries{&library};
+    std::unique_ptr<const Library> other;
+    if (count > 5) other = std::make_unique<const Library>(arguments[5]), libraries.push_back(other.get());
+    time_large(reference, libraries);
+    return std::printf("%d wrong\n", wrong), wrong == 0 ? 0 : 1;
+  }
   if (what != "time") {
     check_faults(library);
     check_shapes(reference, library, what == "tiny" ? 2 : 100);
