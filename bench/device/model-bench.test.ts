@@ -14,6 +14,17 @@ test('queue-ratio: the queue gives the vectors that the bare engine gives', asyn
   expect(ratio).toBeGreaterThan(0);
 });
 
+test('peers: without Python, ours alone: the queue gives the vectors of the bare engine, and a row is made', async () => {
+  const { sides, rows } = await runBench('peers/peers', '--model', 'tiny-random', '--texts', '48', '--rounds', '1');
+  expect(sides).toEqual([
+    expect.objectContaining({ name: 'tiny-random, bare' }),
+    expect.objectContaining({ name: 'tiny-random, queue' }),
+  ]);
+  expect(rows).toEqual([
+    expect.objectContaining({ figures: expect.objectContaining({ queue_to_bare: expect.any(Number) }) }),
+  ]);
+});
+
 test('interactive-wait: the same engine runs on ONNX Runtime', async () => {
   const { device, interactiveJobs } = await runBench(
     'queue/interactive-wait',

@@ -1,6 +1,6 @@
 // The standard length mix: log-normal, median 52 tokens, σ 0.98, clipped to 8..512 (special tokens included). Texts are
-// words of the vocabulary that are one token each, so that every length is exact. Seeded: the same texts on every
-// machine.
+// words of the vocabulary that are one token each, so that every length is exact in a WordPiece vocabulary and nearly
+// so in others. Seeded: the same texts on every machine.
 
 import { readFileSync } from 'node:fs';
 
@@ -20,9 +20,15 @@ export function raggedCorpus(tokenizerJsonPath: string, count: number, seed = 1)
   });
 }
 
+/** Pieces of lower-case letters that begin a word; Unigram and BPE mark them by the blank before it. */
 function wholeWords(path: string): string[] {
-  const { model } = JSON.parse(readFileSync(path, 'utf8')) as { model: { vocab: Record<string, number> } };
-  return Object.keys(model.vocab).filter((word) => /^[a-z]{3,}$/.test(word));
+  const { model } = JSON.parse(readFileSync(path, 'utf8')) as {
+    model: { type?: string; vocab: Record<string, number> | [piece: string, score: number][] };
+  };
+  const pieces = Array.isArray(model.vocab) ? model.vocab.map(([piece]) => piece) : Object.keys(model.vocab);
+  const isMarked = model.type === 'BPE' || model.type === 'Unigram';
+  const begins = isMarked ? pieces.filter((piece) => /^[▁Ġ]/u.test(piece)).map((piece) => piece.slice(1)) : pieces;
+  return begins.filter((word) => /^[a-z]{3,}$/.test(word));
 }
 
 /** mulberry32 */
