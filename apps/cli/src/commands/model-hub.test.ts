@@ -5,7 +5,7 @@ import { mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { writeTinyModel } from '@shoal/models';
-import { HubServer } from '@shoal/models/testing';
+import { HubServer, madeModel } from '@shoal/models/testing';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Sandbox, says, type Result } from '../testing/shoal-process.ts';
 
@@ -23,9 +23,7 @@ beforeAll(async () => {
   hub = await HubServer.start();
   made = mkdtempSync(join(tmpdir(), 'shoal-made-'));
   await writeTinyModel(made, { seed: 7 });
-  const entries = readdirSync(made, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
-  const paths = entries.map(({ parentPath, name }) => join(parentPath, name));
-  files = Object.fromEntries(paths.map((path) => [path.slice(made.length + 1), readFileSync(path)]));
+  files = filesIn(made);
   commit = hub.publish(
     NAME,
     { ...files, 'pytorch_model.bin': 'a pickle' },
@@ -145,6 +143,38 @@ test('a model that a worker serves is not taken away', async () => {
   expect((await sandbox.run(['model', 'rm', NAME, '--json'], { environment })).code).toBe(0);
   expect(readdirSync(modelsDir)).not.toContain(STORED);
 }, 240_000);
+
+test('a reranker is pulled and said to be one, and what embeds refuses it with what to do', async () => {
+  const folder = join(made, 'reranker');
+  await madeModel('cross-encoder-bert', folder);
+  hub.publish('Some-Org/Ranker', filesIn(folder), { cardData: { license: 'mit' } });
+  const pulled = await sandbox.run(['model', 'pull', 'Some-Org/Ranker'], { environment: online() });
+  expect(pulled).toMatchObject({ code: 0 });
+  expect(pulled.stderr).toMatch(/scores of pairs, between 0 and 1 \(sigmoid\), rows of up to 512 tokens, licence mit/);
+  const shown = await sandbox.run(['model', 'show', 'Some-Org/Ranker', '--json'], { environment: offline });
+  expect(JSON.parse(shown.stdout)).toMatchObject({
+    kind: 'reranker',
+    queue: 'rerank-some-org--ranker',
+    head: { hasSigmoid: true },
+    hasCanary: true,
+  });
+  const listed = await sandbox.run(['model', 'list'], { environment: offline });
+  expect(listed.stdout).toMatch(/^some-org--ranker {2}reranker {2}/m);
+  const environment = { ...offline, SHOAL_MODEL: 'Some-Org/Ranker' };
+  const embedded = await sandbox.run(['embed', '-'], { input: 'a\n', environment });
+  expect(embedded).toMatchObject({ code: 1, stderr: expect.stringMatching(/some-org--ranker is a reranker, which/) });
+  const up = await sandbox.run(['up'], { environment });
+  expect(up).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(/start a worker for it, shoal worker --model some-org--ranker\./),
+  });
+}, 240_000);
+
+function filesIn(folder: string): Record<string, Buffer> {
+  const entries = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  const paths = entries.map(({ parentPath, name }) => join(parentPath, name));
+  return Object.fromEntries(paths.map((path) => [path.slice(folder.length + 1), readFileSync(path)]));
+}
 
 function partBytes(): number {
   const pulls = join(sandbox.cacheDir, 'models', '.pull');

@@ -2,8 +2,9 @@
 // program of its own; these commands find it a queue server and a model, and pass signals on.
 
 import { once } from 'node:events';
-import { mainQueue } from '@shoal/contract';
+import { ShoalError, mainQueue } from '@shoal/contract';
 import { flagName, type Settings, redactUrl } from '@shoal/core';
+import type { StoredModel } from '@shoal/models';
 import { liveWorkers } from '@shoal/queue';
 import { UpProcess, forkApp, samePort, type App } from '../processes/up-process.ts';
 import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
@@ -24,7 +25,7 @@ const SHARED_FLAGS: readonly (keyof Settings)[] = ['redisUrl', 'prefix', 'cacheD
 
 export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  const { name: model } = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
+  const { name: model } = forHttp(await fetchModel(terminal, settings.model, { settings, isQuiet: false }));
   await runService(terminal, settings, {
     app: 'producer',
     name: 'HTTP',
@@ -32,6 +33,18 @@ export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void
     stopMs: settings.requestTimeoutMs + BEYOND_REQUESTS_MS,
     onReady: (terms) => tellOfNoWorker(terminal, model, flags, terms),
   });
+}
+
+/** HTTP embeds with one model, and reranks with any reranker that a worker serves. USAGE for a reranker as that one. */
+export function forHttp(model: StoredModel): StoredModel {
+  if (model.kind === 'embedder') return model;
+  const { name } = model;
+  throw new ShoalError(
+    'USAGE',
+    `${name} is a reranker, and HTTP is started with an embedder: leave --model ${name} out here, and start a worker for ` +
+      `it, shoal worker --model ${name}. POST /v1/rerank then takes "model": "${name}"`,
+    { name },
+  );
 }
 
 export async function dashboard(terminal: Terminal, flags: ServeFlags): Promise<void> {

@@ -18,6 +18,7 @@ import {
   type ReadyReport,
 } from '../processes/up-process.ts';
 import { fetchModel, withServer, type QueueServer } from '../processes/session.ts';
+import { forHttp } from './serve.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
@@ -28,7 +29,7 @@ const BEYOND_STOP_MS = 5_000;
 
 export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  const model = await fetchModel(terminal, settings.model, { settings, isQuiet: false });
+  const model = forHttp(await fetchModel(terminal, settings.model, { settings, isQuiet: false }));
   const devices = await devicesOf(terminal, flags, settings, model);
   const comparers = await comparersOf(terminal, flags, settings);
   await withServer(terminal, { settings, isQuiet: false }, (server) =>
