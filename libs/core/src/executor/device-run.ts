@@ -39,15 +39,17 @@ export interface DeliveryTerms {
    * does not normalize.
    */
   readonly lengths: 'one' | 'about one' | 'own';
+  /** Zeros are a vector of the model all the same, of a text that it knows nothing of. */
+  readonly mayBeZero: boolean;
 }
 
-/** Catches NaN, infinities and zero vectors before anybody can receive one. */
+/** Catches NaN, infinities and zero vectors (but of a model that may give them) before anybody can receive one. */
 const MAX_LENGTH_ERROR = 0.01;
 
 export function deliver(
   { embeddings }: Slot,
   rows: readonly Row[],
-  { dims, runMs, lengths }: DeliveryTerms,
+  { dims, runMs, lengths, mayBeZero }: DeliveryTerms,
 ): Delivered {
   const refused: Row[] = [];
   const done: OpenJob[] = [];
@@ -56,7 +58,7 @@ export function deliver(
   for (const [i, row] of rows.entries()) {
     tokens += row.tokens;
     duplicates += row.duplicates.length;
-    const factor = factorOf(embeddings, i * dims, dims, lengths);
+    const factor = factorOf(embeddings, i * dims, dims, { lengths, mayBeZero });
     if (factor === undefined) {
       refused.push(row);
       continue;
@@ -88,7 +90,7 @@ function factorOf(
   embeddings: Float32Array,
   at: number,
   dims: number,
-  lengths: DeliveryTerms['lengths'],
+  { lengths, mayBeZero }: Pick<DeliveryTerms, 'lengths' | 'mayBeZero'>,
 ): number | undefined {
   if (lengths === 'one') return Number.isNaN(embeddings[at]) ? undefined : 1;
   const squaredLength = squaredLengthOf(embeddings, at, dims);
@@ -96,5 +98,6 @@ function factorOf(
     if (!Number.isFinite(squaredLength)) return undefined;
     return squaredLength === 0 ? 0 : 1 / Math.sqrt(squaredLength);
   }
+  if (mayBeZero && squaredLength === 0) return 0;
   return Math.abs(squaredLength - 1) < MAX_LENGTH_ERROR ? 1 / Math.sqrt(squaredLength) : undefined;
 }

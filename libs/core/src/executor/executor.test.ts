@@ -353,6 +353,19 @@ const bodyOf = (bench: ReturnType<typeof setup>, jobId: string): readonly number
   bench.vectorsOf(jobId).flatMap((row) => [...row]);
 const bench7 = (): ReturnType<typeof setup> => setup({ isNormalized: false, backend: { length: 7 } });
 
+test('zeros are delivered of a model that may give them, and of no other', async () => {
+  const texts = ['one two', textOf(9, 'x')];
+  const static0 = setup({ mayBeZero: true, backend: { length: 0 } });
+  static0.run([orderOf('a', texts)]);
+  await static0.untilOutcomes(1);
+  expect(static0.outcomesOf('a')).toMatchObject([{ kind: 'committed' }]);
+  expect(new Set(bodyOf(static0, 'a'))).toEqual(new Set([0]));
+  const other = setup({ backend: { length: 0 } });
+  other.run([orderOf('a', texts)]);
+  await other.untilOutcomes(1);
+  expect(other.outcomesOf('a')).toMatchObject([{ kind: 'failed', failure: { code: 'INFERENCE_FAILED' } }]);
+});
+
 describe('vectors of a model that does not normalize', () => {
   const texts = ['one two', textOf(9, 'x')];
   const raw = (length: number): readonly (readonly number[])[] =>

@@ -82,6 +82,8 @@ export interface ExecutorParts {
   readonly kind?: ModelKind | undefined;
   /** The model's vectors have length 1; else each has its own. Default true, and of scores false. */
   readonly isNormalized?: boolean | undefined;
+  /** The model gives zeros for a text that it knows nothing of, as static models do. Default false. */
+  readonly mayBeZero?: boolean | undefined;
   /** Key of a job's result, for its return value. */
   readonly resultKey: (resultId: string) => string;
   readonly send: (message: FromExecutor) => void;
@@ -319,7 +321,9 @@ export class Executor {
     if (!isExact) this.learn(shape, result);
     const isUnit = backend.givesUnitRows === true && !isExact;
     const lengths = this.parts.isNormalized === false ? 'own' : isUnit ? 'one' : 'about one';
-    const { refused, done, tokens, duplicates } = deliver(slot, batch.rows, { dims: backend.dims, runMs, lengths });
+    const { dims } = backend;
+    const terms = { dims, runMs, lengths, mayBeZero: this.parts.mayBeZero === true } as const;
+    const { refused, done, tokens, duplicates } = deliver(slot, batch.rows, terms);
     const poolAgeMs = clock.nowMs() - (this.pool.oldestMs() ?? clock.nowMs());
     const poolTokens = this.pool.tokens;
     send({ kind: 'ran', batch: number, ...shape, tokens, runMs, duplicates, poolTokens, poolAgeMs });

@@ -37,6 +37,7 @@ export interface SetupOptions {
   readonly kind?: ModelKind;
   /** Default DIMS. */
   readonly dims?: number;
+  readonly mayBeZero?: boolean;
   /** Whether a recycled executor is followed by another. */
   readonly isReplaced?: boolean;
 }
@@ -84,6 +85,7 @@ export function setup(options: SetupOptions = {}) {
       defaultPrompt: options.defaultPrompt,
       isNormalized: options.isNormalized,
       kind: options.kind,
+      mayBeZero: options.mayBeZero,
       resultKey: (jobId) => `out:${jobId}`,
       send: (message) => (isAlive() ? hear(message) : undefined),
       faults: noFaults,

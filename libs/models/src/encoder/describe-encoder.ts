@@ -9,12 +9,13 @@ import { ConfigReader } from './config-reader.ts';
 import type { EncoderDescription } from './encoder-description.ts';
 import { LLAMA_FAMILY } from './llama-family.ts';
 import { ROPE_BERT_FAMILY } from './rope-bert-family.ts';
+import { STATIC_FAMILY, STATIC_TYPE } from './static-family.ts';
 
 /** Reads every key that matters. */
 export type DescribeFamily = (config: ConfigReader) => EncoderDescription;
 
 const FAMILIES: ReadonlyMap<string, DescribeFamily> = new Map(
-  Object.entries({ ...BERT_FAMILY, ...ROPE_BERT_FAMILY, ...LLAMA_FAMILY }),
+  Object.entries({ ...BERT_FAMILY, ...ROPE_BERT_FAMILY, ...LLAMA_FAMILY, ...STATIC_FAMILY }),
 );
 
 /**
@@ -23,8 +24,8 @@ const FAMILIES: ReadonlyMap<string, DescribeFamily> = new Map(
  */
 export const LONGEST_ROW = 8192;
 
-/** What config.json may say in model_type. */
-export const MODEL_TYPES: readonly string[] = [...FAMILIES.keys()];
+/** What authors may say in model_type; a static model's config.json is one of Shoal's own. */
+export const MODEL_TYPES: readonly string[] = [...FAMILIES.keys()].filter((type) => type !== STATIC_TYPE);
 
 /**
  * MODEL_CORRUPT, naming file, key and value, for a model_type without a description, for a value that is not computed

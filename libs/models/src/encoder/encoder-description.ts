@@ -23,6 +23,30 @@ export interface EncoderDescription {
   readonly attention: AttentionDescription;
   readonly feedForward: FeedForwardDescription;
   readonly names: TensorNames;
+  /** Set for a static model: it has no layers, and a token's state is its row of a table. Sizes and this are all it is. */
+  readonly table?: TableDescription;
+}
+
+/** How a static model (model2vec) finds a token's row; `vocabularySize` has one id more than its tokens, for texts without any. */
+export interface TableDescription {
+  /** Name of the tensor [rows, hidden]. */
+  readonly name: string;
+  readonly rows: number;
+  /** The tensor "mapping" [tokens] has the row of each token; else a token's id is its row. */
+  readonly hasMapping: boolean;
+  /** The tensor "weights" [tokens] has a factor for each token's row. */
+  readonly hasWeights: boolean;
+  readonly texts: StaticTexts;
+}
+
+/** What the package of a static model does to texts besides tokenizing. */
+export interface StaticTexts {
+  /** A text is cut behind this many code points for each token that a row may have; undefined: it is not. */
+  readonly charsPerToken: number | undefined;
+  /** Unknown tokens are left out of a row, after it was cut. */
+  readonly dropsUnknown: boolean;
+  /** Stands for a text without a token: its row is zeros. The last id of the vocabulary. */
+  readonly emptyId: number;
 }
 
 export interface EmbeddingsDescription {

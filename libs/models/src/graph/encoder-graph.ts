@@ -24,6 +24,7 @@ import { OnnxFile, TYPE, type ElementType } from './onnx-file.ts';
 import { addPlainEncoder } from './plain-encoder.ts';
 import { addSentenceHead } from './pooling.ts';
 import { headDims, type SentenceHead } from './sentence-head.ts';
+import { addTableRows } from './table-rows.ts';
 
 export interface EncoderGraphOptions {
   /** What makes a row's vector out of its last hidden states. */
@@ -103,13 +104,14 @@ function namesSizes(kind: GraphKind): boolean {
   return kind !== 'fused-fp16';
 }
 
-/** BERT has graphs of its own; every other encoder is built from its description. */
+/** A static model is a table, and BERT has graphs of its own; every other encoder is built from its description. */
 function addEncoder(
   encoder: EncoderDescription,
   form: BertForm,
   parts: GraphParts,
   calibration: Calibration | undefined,
 ): readonly [hidden: string, type: ElementType] {
+  if (encoder.table !== undefined) return [addTableRows(encoder, encoder.table, parts), parts.type];
   const config = bertConfigOf(encoder);
   if (config !== undefined)
     return [addBert(form, new BertParts(parts.graph, config, parts.weights, parts.form), calibration), parts.type];

@@ -6,7 +6,7 @@ import { ShoalError } from '@shoal/contract';
 import type { MakeFloats } from './onnx-file.ts';
 import type { TensorNames } from '../encoder/encoder-description.ts';
 import { BERT_NAMES } from '../encoder/bert-family.ts';
-import type { NamedTensors } from './named-tensors.ts';
+import type { NamedTensors, StoredTensor } from './named-tensors.ts';
 
 /** Before 2019 the parts of a norm had other names; transformers takes both. */
 const OLD_NAMES = [
@@ -46,6 +46,17 @@ export class EncoderTensors {
     this.#file.expect(name, shape);
     this.#used.add(name);
     return () => this.#file.read(name);
+  }
+
+  /** A tensor outside the encoder as it lies in the file, by its whole name. */
+  stored(name: string): StoredTensor {
+    this.#used.add(name);
+    return this.#file.stored(name);
+  }
+
+  /** The file that says what tensors there are; for messages. */
+  get path(): string {
+    return this.#file.path;
   }
 
   /** A linear layer's weight [outputs, inputs] as the matrix [inputs, outputs] that MatMul takes. */

@@ -36,7 +36,7 @@ beforeEach(async () => {
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
 const embedders = (await madeNames()).filter(
-  (name) => !/^(?:cross-encoder|splade)-/.test(name) && !OF_OTHERS.includes(name),
+  (name) => !/^(?:cross-encoder|splade|static)-/.test(name) && !OF_OTHERS.includes(name),
 );
 const tried = embedders.filter((name) => isNightly || !name.startsWith('bert-') || BERTS.includes(name));
 const texts = await madeTexts();

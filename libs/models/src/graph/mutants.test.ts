@@ -239,6 +239,7 @@ describe.each([...new Set(MUTANTS.map(([family]) => family))])('%s', (family) =>
         names: file.names,
         has: (name) => file.has(name),
         expect: (name, shape) => file.expect(name, shape),
+        stored: (name) => file.stored(name),
         read: async (name) => turn(name, await file.read(name), description),
       };
       const runner = await StatesRunner.open(description, tensors, join(folder, 'mutant.onnx'), 'fused-fp32');

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
 import { readModelFile } from '../store/stored-model.ts';
-import { Safetensors } from './safetensors.ts';
+import { Safetensors, type Dtype } from './safetensors.ts';
 
 export const WEIGHTS_FILE = 'model.safetensors';
 export const INDEX_FILE = 'model.safetensors.index.json';
@@ -20,6 +20,16 @@ export interface NamedTensors {
   expect(name: string, shape: readonly number[]): void;
   /** The tensor's values, row-major, as 32-bit floats. Call `expect` before. */
   read(name: string): Promise<Float32Array>;
+  /** What the tensor is in the file, whatever it holds; MODEL_CORRUPT where there is none of this name. */
+  stored(name: string): StoredTensor;
+}
+
+/** A tensor as it lies in a file. */
+export interface StoredTensor {
+  readonly dtype: Dtype;
+  readonly shape: readonly number[];
+  /** Its bytes, row-major, little-endian. */
+  readonly read: () => Promise<ArrayBuffer>;
 }
 
 /**
@@ -106,6 +116,10 @@ class ShardedTensors implements NamedTensors {
 
   read(name: string): Promise<Float32Array> {
     return this.#fileOf(name).read(name);
+  }
+
+  stored(name: string): StoredTensor {
+    return this.#fileOf(name).stored(name);
   }
 
   #fileOf(name: string): Safetensors {

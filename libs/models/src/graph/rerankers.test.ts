@@ -118,6 +118,7 @@ describe('weights', () => {
         has: (name) => tensors.has(name),
         expect: (name, shape) => tensors.expect(name, shape),
         read: (name) => tensors.read(name),
+        stored: (name) => tensors.stored(name),
       };
       expect(() => rerankerGraph(reranker, more, 'plain-fp32')).toThrow(/tensor classifier2\.weight is no part of an/);
       const other = withHead(reranker, { classifier: 'score' });

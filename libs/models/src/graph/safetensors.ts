@@ -6,6 +6,7 @@
 import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError, fromHalves } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';
+import type { StoredTensor } from './named-tensors.ts';
 
 /** The limit of the reference implementation; minilm's header has 11 kB. */
 const MAX_HEADER_BYTES = 100_000_000;
@@ -28,7 +29,7 @@ const ELEMENT_BYTES = {
   F64: 8,
 } as const;
 
-type Dtype = keyof typeof ELEMENT_BYTES;
+export type Dtype = keyof typeof ELEMENT_BYTES;
 
 interface TensorEntry {
   readonly dtype: Dtype;
@@ -93,12 +94,22 @@ export class Safetensors {
 
   /** The tensor's values, row-major, as 32-bit floats. Call `expect` before. */
   async read(name: string): Promise<Float32Array> {
-    const { dtype, start, bytes } = this.#entry(name);
-    const stored = new ArrayBuffer(bytes);
-    await readFully(this.#file, new Uint8Array(stored), start);
+    const { dtype, read } = this.stored(name);
+    const stored = await read();
     if (dtype === 'F32') return new Float32Array(stored);
     const halves = new Uint16Array(stored);
     return dtype === 'F16' ? fromHalves(halves) : Float32Array.from(halves, fromBfloat);
+  }
+
+  /** What the tensor is in the file, whatever it holds. */
+  stored(name: string): StoredTensor {
+    const { dtype, shape, start, bytes } = this.#entry(name);
+    const read = async (): Promise<ArrayBuffer> => {
+      const stored = new ArrayBuffer(bytes);
+      await readFully(this.#file, new Uint8Array(stored), start);
+      return stored;
+    };
+    return { dtype, shape, read };
   }
 
   #entry(name: string): TensorEntry {

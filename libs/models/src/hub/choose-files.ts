@@ -109,6 +109,7 @@ async function readModules(tree: Tree, read: ReadSmall): Promise<readonly string
   const list = CheckedJson.parse(`{ "modules": ${await read(file)} }`, where).list('modules');
   return list.map((value, at) => {
     const path = CheckedJson.of(value, `${where}: module ${at}`).string('path');
+    if (path === '.') return '';
     if (path !== '' && !isPlainPath(path)) throw corrupt(tree.repository, `modules.json names the path ${path}`, path);
     return path;
   });

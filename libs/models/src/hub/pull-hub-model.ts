@@ -12,6 +12,7 @@ import { describeEncoder } from '../encoder/describe-encoder.ts';
 import { refuseBySmallFiles, type ProveModel } from '../store/import-files.ts';
 import { importModel, refuseTakenName, type ImportOptions, type ImportReport } from '../store/import-model.ts';
 import { hasAdapters } from '../store/merge-adapter.ts';
+import { isStaticConfig } from '../store/module-layout.ts';
 import { checkModelName, describeImported, findImported } from '../store/imported-models.ts';
 import { expectWritable, modelsFolder, type StoreOptions } from '../store/store-folders.ts';
 import { storing } from '../store/storing.ts';
@@ -181,7 +182,8 @@ async function chooseIn(
 function undescribed(text: string, where: string): string | undefined {
   try {
     const json = CheckedJson.parse(text, where);
-    if (!hasAdapters(json)) describeEncoder(json); // others are refused by what an import does with them, not by their graph
+    // adapters are refused by what an import does with them, a static model is read with its tensors
+    if (!hasAdapters(json) && !isStaticConfig(json)) describeEncoder(json);
     return undefined;
   } catch (error) {
     if (isShoalError(error)) return error.message;

@@ -90,10 +90,13 @@ async function difference(model: StoredModel, family: string, kind = 'vectors', 
   return most;
 }
 
+/** 700 times one word, which nothing cuts: the sum of sentence-transformers in fp32 is itself 9.5e-6 from the mean. */
+const mostByNight = (family: string): number => (family === 'static-embedding' ? 1e-5 : MOST_DIFFERENCE);
+
 const embedders = (await madeNames()).filter((name) => !/^(?:cross-encoder|splade)-/.test(name));
 /** By day every BERT, and of the others one of each tokenizer and of each head; graph/families.test.ts has them all. */
 const OTHERS = ['e5-multilingual-small', 'gemma3-embedding', 'modernbert-cls', 'mpnet', 'qwen3-last', 'roberta'];
-const tried = embedders.filter((name) => isNightly || name.startsWith('bert-') || OTHERS.includes(name));
+const tried = embedders.filter((name) => isNightly || /^(?:bert|static)-/.test(name) || OTHERS.includes(name));
 
 /** By day one whose longest row is spelled otherwise as well: descriptions of both spellings are compared elsewhere. */
 async function olderOnes(): Promise<readonly string[]> {
@@ -109,7 +112,7 @@ describe('gives the vectors of sentence-transformers', () => {
     const { dims } = await madeModel(family, given);
     const model = await bring();
     expect(model.dims).toBe(dims);
-    expect(await difference(model, family)).toBeLessThan(MOST_DIFFERENCE);
+    expect(await difference(model, family)).toBeLessThan(isNightly ? mostByNight(family) : MOST_DIFFERENCE);
   });
 
   test.each(older)('%s, its config.json as the hub spells it', async (family) => {

@@ -25,6 +25,7 @@ import {
   type Pooling,
   type SentenceHead,
 } from '../graph/sentence-head.ts';
+import { checkTable } from '../graph/table-rows.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { modelKindOf, positionsOf, readEmbedder, readLimits, readReranker, type Embedder } from './embedder-config.ts';
 import { missingFiles, usualGraph, weightFiles } from './find-weights.ts';
@@ -37,6 +38,7 @@ import { placeModules, storedModulePath } from './place-modules.ts';
 import { pooledWidth, readModules, readPoolings, MODULE_WEIGHTS } from './sentence-modules.ts';
 import { REVISION_DIGITS, SAVED_BESIDE, type OnnxFacts, type StoredModel } from './stored-model.ts';
 import type { Canary } from './canaries.ts';
+import { readStaticModel, staticTokenizer } from './static-model.ts';
 import { effectiveTokenizer } from './tokenizer-config.ts';
 import { VOCABULARY, tokenizerOfVocabulary } from './vocabulary-file.ts';
 
@@ -154,10 +156,17 @@ export async function refuseBySmallFiles(folder: string, empty: string): Promise
   if (await source.has(FILE.config)) refuseAdapters(await source.readJson(FILE.config), source);
   const layout = await readLayout(source);
   const tokenizer = (await hasVocabularyAlone(source, layout)) ? VOCABULARY : FILE.tokenizer;
-  const needed = [FILE.config, tokenizer].map((path) => posix.join(layout.encoder, path));
+  const needed = (layout.isStatic ? [FILE.tokenizer] : [FILE.config, tokenizer]).map((path) =>
+    posix.join(layout.encoder, path),
+  );
   const missing: string[] = [];
   for (const path of needed) if (!(await source.has(path))) missing.push(path);
   if (missing.length > 0) throw await missingFiles(source, layout.encoder, missing);
+  if (layout.isStatic) {
+    await readEmbedder(source);
+    staticTokenizer(await source.readText(needed[0]!), join(folder, needed[0]!));
+    return;
+  }
   const config = await source.readJson(posix.join(layout.encoder, FILE.config));
   const kind = await modelKindOf(source, layout.encoder, config, layout.pooling !== undefined);
   if (kind === 'embedder') {
@@ -183,29 +192,13 @@ async function collect(
   sources: Sources,
   { name, choices, prove, notes: earlier = [] }: CollectOptions,
 ): Promise<Collected> {
-  const { given, source, layout, weights } = sources;
-  const inEncoder = (path: string): string => posix.join(layout.encoder, path);
+  const { given, source, layout } = sources;
   await expectFiles(sources);
-  const config = await source.readJson(inEncoder(FILE.config));
-  const kind = await modelKindOf(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
-  const said = await (kind === 'reranker' ? expectReranker(sources, choices) : readEmbedder(source));
-  const notes = [...earlier, ...said.notes];
-  await write(folder, FILE.config, await source.readText(inEncoder(FILE.config)));
-  const placed = kind === 'embedder' ? await placeHead(folder, sources, choices, notes) : undefined;
-  if (kind === 'reranker' && (await savedBeside(source, layout)) !== undefined)
-    await source.copy(SAVED_BESIDE, join(folder, SAVED_BESIDE));
-  const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);
-  const positions = given.graph === undefined ? describeEncoder(config).rowLimit : positionsOf(config);
-  const limits = await readLimits(source, layout.encoder, { positions, tokenizerLimit, kind });
-  notes.push(...limits.notes);
-  await write(
-    folder,
-    FILE.limits,
-    `${JSON.stringify({ max_seq_length: limits.maxTokens, do_lower_case: limits.lowercases })}\n`,
-  );
+  const notes = [...earlier];
   for (const path of [FILE.readme, FILE.licence])
     if (await source.has(path)) await source.copy(path, join(folder, path));
-  for (const path of weights) await source.copy(path, join(folder, basename(path)));
+  const place = layout.isStatic ? placeStatic : placeEncoder;
+  const { config, kind, said, placed } = await place(folder, sources, choices, notes);
   const onnx =
     given.graph === undefined || placed === undefined
       ? undefined
@@ -240,6 +233,88 @@ async function collect(
   return { model: whole, notes };
 }
 
+interface PlacedModel {
+  readonly config: CheckedJson;
+  readonly kind: ImportedModel['kind'];
+  /** What the folder says of prompts. */
+  readonly said: Embedder;
+  /** Undefined of a reranker. */
+  readonly placed: PlacedHead | undefined;
+}
+
+/** Config, head, tokenizer, limits and weights of a model with an encoder. */
+async function placeEncoder(
+  folder: string,
+  sources: Sources,
+  choices: ImportChoices,
+  notes: string[],
+): Promise<PlacedModel> {
+  const { given, source, layout } = sources;
+  const inEncoder = posix.join(layout.encoder, FILE.config);
+  const config = await source.readJson(inEncoder);
+  const kind = await modelKindOf(source, layout.encoder, config, (layout.pooling ?? choices.pooling) !== undefined);
+  const said = await (kind === 'reranker' ? expectReranker(sources, choices) : readEmbedder(source));
+  notes.push(...said.notes);
+  await write(folder, FILE.config, await source.readText(inEncoder));
+  const placed = kind === 'embedder' ? await placeHead(folder, sources, choices, notes) : undefined;
+  if (kind === 'reranker' && (await savedBeside(source, layout)) !== undefined)
+    await source.copy(SAVED_BESIDE, join(folder, SAVED_BESIDE));
+  const tokenizerLimit = await placeTokenizer(folder, sources, config, notes);
+  const positions = given.graph === undefined ? describeEncoder(config).rowLimit : positionsOf(config);
+  const limits = await readLimits(source, layout.encoder, { positions, tokenizerLimit, kind });
+  notes.push(...limits.notes);
+  await writeLimits(folder, limits.maxTokens, limits.lowercases);
+  await placeWeights(folder, sources);
+  return { config, kind, said, placed };
+}
+
+/** The same of a static model: sizes are read in its tensors. */
+async function placeStatic(
+  folder: string,
+  sources: Sources,
+  { pooling = 'mean', normalize = false }: ImportChoices,
+  notes: string[],
+): Promise<PlacedModel> {
+  const { given, source, layout } = sources;
+  if (given.graph !== undefined)
+    throw new ShoalError('USAGE', `${given.folder} is a static model: import the folder, not ${given.graph}`, {
+      folder: given.folder,
+    });
+  if (pooling !== 'mean')
+    throw new ShoalError('USAGE', `--pooling ${pooling} was asked for, and a static model is the mean of its rows`, {
+      folder: given.folder,
+    });
+  await placeWeights(folder, sources);
+  const [config, tokenizer] = [FILE.config, FILE.tokenizer].map((path) => posix.join(layout.encoder, path));
+  const model = await readStaticModel({
+    weights: join(folder, WEIGHTS_FILE),
+    tokenizer: await source.readText(tokenizer!),
+    where: join(source.path, tokenizer!),
+    config: (await source.has(config!)) ? await source.readJson(config!) : undefined,
+    modules: layout.hasModules ? await readModules(source, layout.modules, () => '') : undefined,
+  });
+  const said = await readEmbedder(source);
+  notes.push(...said.notes, ...model.notes);
+  const modules = [...model.modules];
+  if (normalize && modules.at(-1)?.kind !== 'normalize') modules.push({ kind: 'normalize' });
+  const text = JSON.stringify(model.config);
+  await write(folder, FILE.config, `${text}\n`);
+  await write(folder, FILE.tokenizer, model.tokenizer);
+  await writeLimits(folder, model.maxTokens, false);
+  const head = await placeModules(folder, source, { poolings: ['mean'], modules }, model.width);
+  const stored = CheckedJson.parse(text, join(folder, FILE.config));
+  return { config: stored, kind: 'embedder', said, placed: { head, width: model.width } };
+}
+
+async function placeWeights(folder: string, { source, weights }: Sources): Promise<void> {
+  for (const path of weights) await source.copy(path, join(folder, basename(path)));
+}
+
+function writeLimits(folder: string, maxTokens: number, lowercases: boolean): Promise<void> {
+  const limits = JSON.stringify({ max_seq_length: maxTokens, do_lower_case: lowercases });
+  return write(folder, FILE.limits, `${limits}\n`);
+}
+
 function originOf({ graph, folder, called = folder, hub }: ImportSource): string {
   return hub === undefined
     ? `imported from ${basename(graph ?? called)}`
@@ -251,7 +326,8 @@ async function expectFiles({ given: { graph, folder }, source, layout, weights }
   const inEncoder = (path: string): string => posix.join(layout.encoder, path);
   const tokenizer = (await hasVocabularyAlone(source, layout)) ? VOCABULARY : FILE.tokenizer;
   const tensors = graph === undefined && weights.length === 0 ? [inEncoder(WEIGHTS_FILE)] : weights;
-  const needed = [inEncoder(FILE.config), inEncoder(tokenizer), ...tensors];
+  const config = layout.isStatic && layout.hasModules ? [] : [inEncoder(FILE.config)];
+  const needed = [...config, inEncoder(tokenizer), ...tensors];
   const missing: string[] = [];
   for (const path of needed) if (!(await source.has(path))) missing.push(path);
   if (missing.length > 0) throw await missingFiles(source, layout.encoder, missing);
@@ -343,7 +419,9 @@ async function placeHead(
   return { head: await placeModules(folder, source, given, width), width };
 }
 
-function lengthsNote({ hasModules }: ModuleLayout, onnx: OnnxFacts | undefined): string {
+function lengthsNote({ hasModules, isStatic }: ModuleLayout, onnx: OnnxFacts | undefined): string {
+  if (isStatic)
+    return 'nothing says that vectors are brought to length 1: every vector has its own length; import with --normalize, or ask a job for normalize, to have length 1';
   const found = hasModules ? 'modules.json has no Normalize at its end' : 'no modules.json';
   if (onnx?.isNormalized === true) return `${found}: vectors have length 1 all the same, as the graph makes them`;
   return (
@@ -391,8 +469,10 @@ async function placeTokenizer(
   return tokenizer.limit;
 }
 
-async function hasVocabularyAlone(source: SourceFolder, { encoder }: ModuleLayout): Promise<boolean> {
-  return !(await source.has(posix.join(encoder, FILE.tokenizer))) && source.has(posix.join(encoder, VOCABULARY));
+async function hasVocabularyAlone(source: SourceFolder, { encoder, isStatic }: ModuleLayout): Promise<boolean> {
+  return (
+    !isStatic && !(await source.has(posix.join(encoder, FILE.tokenizer))) && source.has(posix.join(encoder, VOCABULARY))
+  );
 }
 
 async function placeGraph(
@@ -437,11 +517,12 @@ async function check(model: ImportedModel, folder: string, config: CheckedJson):
   await openTokenizer(described);
   if (model.onnx !== undefined) return described;
   const encoder = describeEncoder(CheckedJson.parse(await readFile(join(folder, FILE.config), 'utf8'), config.where));
-  await useTensors(folder, async (tensors) =>
-    described.kind === 'reranker'
-      ? void rerankerGraph({ encoder, head: described.head }, tensors, 'fused-fp32')
-      : void encoderGraph(encoder, tensors, { head: described.head, kind: 'fused-fp32' }),
-  );
+  await useTensors(folder, async (tensors) => {
+    if (described.kind === 'reranker')
+      return void rerankerGraph({ encoder, head: described.head }, tensors, 'fused-fp32');
+    encoderGraph(encoder, tensors, { head: described.head, kind: 'fused-fp32' });
+    if (encoder.table !== undefined) await checkTable(encoder, encoder.table, tensors);
+  });
   return described;
 }
 

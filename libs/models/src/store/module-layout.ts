@@ -15,6 +15,8 @@ export interface ModuleLayout {
   /** Behind the pooling, in this order; paths are relative. */
   readonly modules: readonly PlacedModule[];
   readonly hasModules: boolean;
+  /** It is a static model: a table in place of an encoder, without a pooling of its own. */
+  readonly isStatic: boolean;
 }
 
 export interface PlacedModule {
@@ -25,31 +27,38 @@ export interface PlacedModule {
 export const MODULES = 'modules.json';
 const USUAL_POOLING = '1_Pooling/config.json';
 /** sentence_transformers.models.Pooling, and since 5.4 sentence_transformers.….modules.pooling.Pooling. */
-const TYPE = /^sentence_transformers\.(?:[a-z_]+\.)*(Transformer|Pooling|Dense|LayerNorm|Normalize|Dropout)$/;
-const SUPPORTED = 'Transformer, Pooling, Dense, LayerNorm, Normalize and Dropout';
+const TYPE =
+  /^sentence_transformers\.(?:[a-z_]+\.)*(Transformer|StaticEmbedding|Pooling|Dense|LayerNorm|Normalize|Dropout)$/;
+const SUPPORTED = 'Transformer, StaticEmbedding, Pooling, Dense, LayerNorm, Normalize and Dropout';
+const CONFIG = 'config.json';
+/** In the config.json of a static model, whatever version of model2vec wrote it. */
+const STATIC_KEYS = ['embedding_dtype', 'normalize', 'apply_pca'];
 
 export async function readLayout(source: SourceFolder): Promise<ModuleLayout> {
   if (!(await source.has(MODULES))) {
     const pooling = (await source.has(USUAL_POOLING)) ? USUAL_POOLING : undefined;
-    return { encoder: '', pooling, modules: [], hasModules: false };
+    const isStatic =
+      pooling === undefined && (await source.has(CONFIG)) && isStaticConfig(await source.readJson(CONFIG));
+    return { encoder: '', pooling, modules: [], hasModules: false, isStatic };
   }
   // the file is a list
   const where = posix.join(source.path, MODULES);
   const list = CheckedJson.parse(`{ "modules": ${await source.readText(MODULES)} }`, where).list('modules');
-  const [encoder, pooling, ...rest] = list
+  const all = list
     .map((value, at) => readModule(CheckedJson.of(value, `${where}: module ${at}`)))
     .filter(({ kind }) => kind !== 'Dropout'); // it drops nothing but in training
+  if (all[0]?.kind === 'StaticEmbedding') return staticLayout(source, where, all);
+  const [encoder, pooling, ...rest] = all;
   const kinds = [encoder, pooling, ...rest].flatMap((module) => module?.kind ?? []);
   if (encoder?.kind === 'Transformer' && pooling === undefined)
-    return { encoder: encoder.path, pooling: undefined, modules: [], hasModules: true };
+    return { encoder: encoder.path, pooling: undefined, modules: [], hasModules: true, isStatic: false };
   const modules = rest.filter((module) => isPlaced(module));
   if (encoder?.kind !== 'Transformer' || pooling?.kind !== 'Pooling' || modules.length < rest.length)
     throw otherModules(where, kinds);
-  const config = posix.join(pooling.path, 'config.json');
+  const config = posix.join(pooling.path, CONFIG);
   await expectNamed(source, where, config);
-  for (const { kind, path } of modules)
-    if (kind !== 'Normalize') await expectNamed(source, where, posix.join(path, 'config.json'));
-  return { encoder: encoder.path, pooling: config, modules, hasModules: true };
+  await expectConfigs(source, where, modules);
+  return { encoder: encoder.path, pooling: config, modules, hasModules: true, isStatic: false };
 }
 
 /** MODEL_CORRUPT for a modules.json without Pooling, which is that of a reranker. */
@@ -65,18 +74,48 @@ function otherModules(where: string, kinds: readonly string[]): ShoalError {
   );
 }
 
-function isPlaced(module: { readonly kind: string; readonly path: string }): module is PlacedModule {
+/** Whether the config.json is one of model2vec, whose early versions name no model_type. */
+export function isStaticConfig(json: CheckedJson): boolean {
+  if (json.has('model_type')) return json.raw('model_type') === 'model2vec';
+  return STATIC_KEYS.some((key) => json.has(key));
+}
+
+/** A table, whose rows are averaged, and what comes behind. */
+async function staticLayout(
+  source: SourceFolder,
+  where: string,
+  [table, ...rest]: readonly FoundModule[],
+): Promise<ModuleLayout> {
+  const modules = rest.filter((module) => isPlaced(module));
+  const odd = rest.find((module) => !isPlaced(module));
+  if (odd !== undefined)
+    throw corrupt(where, `a ${odd.kind} stands behind StaticEmbedding; only Dense, LayerNorm and Normalize may`);
+  await expectConfigs(source, where, modules);
+  return { encoder: table!.path, pooling: undefined, modules, hasModules: true, isStatic: true };
+}
+
+async function expectConfigs(source: SourceFolder, where: string, modules: readonly PlacedModule[]): Promise<void> {
+  for (const { kind, path } of modules)
+    if (kind !== 'Normalize') await expectNamed(source, where, posix.join(path, CONFIG));
+}
+
+interface FoundModule {
+  readonly kind: string;
+  readonly path: string;
+}
+
+function isPlaced(module: FoundModule): module is PlacedModule {
   return module.kind === 'Dense' || module.kind === 'LayerNorm' || module.kind === 'Normalize';
 }
 
-function readModule(json: CheckedJson): { readonly kind: string; readonly path: string } {
+function readModule(json: CheckedJson): FoundModule {
   const type = json.string('type');
   const kind = TYPE.exec(type)?.[1];
   if (kind === undefined) throw corrupt(json.where, `type ${type} is not supported, only ${SUPPORTED}`);
   const path = json.string('path');
   if (posix.isAbsolute(path) || path.split(/[/\\]/).includes('..'))
     throw corrupt(json.where, `its path ${JSON.stringify(path)} leads out of the folder`);
-  return { kind, path };
+  return { kind, path: path === '.' ? '' : path };
 }
 
 async function expectNamed(source: SourceFolder, where: string, path: string): Promise<void> {

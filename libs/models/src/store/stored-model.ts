@@ -8,7 +8,7 @@ import type { Precision } from '@shoal/core';
 import { CheckedJson } from '../checked-json.ts';
 import type { GraphKind } from '../graph/graph-kind.ts';
 import { describeEncoder } from '../encoder/describe-encoder.ts';
-import type { EncoderDescription } from '../encoder/encoder-description.ts';
+import type { EncoderDescription, StaticTexts } from '../encoder/encoder-description.ts';
 import { describeScoreHead, type ScoreHead } from '../encoder/score-head.ts';
 import { givesUnitVectors, headDims, plainHead, type SentenceHead } from '../graph/sentence-head.ts';
 import type { Canary } from './canaries.ts';
@@ -40,6 +40,8 @@ export interface StoredFacts {
   readonly tokenizerHash: string;
   /** Vectors have length 1; else each has its own. */
   readonly isNormalized: boolean;
+  /** Of a static model, whose vector for a text without a token is zeros: what is done to texts. */
+  readonly staticTexts?: StaticTexts;
   /** Put before a text whose job asks for one, by name. */
   readonly prompts: Readonly<Record<string, string>>;
   /** Name of the prompt for texts whose job asks for none. */
@@ -133,6 +135,7 @@ export async function describeModel(given: ModelGiven): Promise<StoredModel> {
     defaultMaxTokens: Math.min(limits.integer('max_seq_length', 1), sizes.positions),
     vocabularySize: sizes.vocabularySize,
     tokenizerHash: tokenizerHash(await read('tokenizer.json')),
+    ...(encoder?.table && { staticTexts: encoder.table.texts }),
     prompts,
     ...(defaultPrompt !== undefined && { defaultPrompt }),
     licence,

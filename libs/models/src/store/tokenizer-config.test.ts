@@ -151,11 +151,13 @@ describe('a Unigram tokenizer', () => {
 
 test('of every made model of these kinds is stored as it is, but where tokenizer_config.json says otherwise', async () => {
   const stored = await Promise.all(
-    (await madeNames()).map(async (name) => {
-      const text = await madeTokenizer((await madeFacts(name)).tokenizer);
-      if (!/"type":\s*"(WordPiece|Unigram)"/.test(text)) return `${name}: another kind`;
-      return `${name}: ${effective(text, await madeTokenizerConfig(name)).text === text ? 'as it is' : 'changed'}`;
-    }),
+    (await madeNames())
+      .filter((name) => !name.startsWith('static-')) // no tokenizer_config.json is read beside them
+      .map(async (name) => {
+        const text = await madeTokenizer((await madeFacts(name)).tokenizer);
+        if (!/"type":\s*"(WordPiece|Unigram)"/.test(text)) return `${name}: another kind`;
+        return `${name}: ${effective(text, await madeTokenizerConfig(name)).text === text ? 'as it is' : 'changed'}`;
+      }),
   );
   expect(stored.filter((line) => line.endsWith('changed'))).toEqual([
     'bert-config-keeps-accents: changed',

@@ -21,10 +21,10 @@ test('weights are the bytes that Python wrote', async () => {
   expect(sha256).toBe('6dc45d0865efdc95006f200550a25d7dec3c5b3e42d9bfcfdbcde52b478e2750');
 });
 
-test('there are 57 models, and a vector of every text for each embedder', async () => {
+test('there are 62 models, and a vector of every text for each embedder', async () => {
   const names = await madeNames();
-  expect(names).toHaveLength(57);
+  expect(names).toHaveLength(62);
   const texts = await madeTexts();
-  for (const name of ['bert-mean', 'bert-cls-and-mean', 'gemma3-embedding', 'llama-last'])
+  for (const name of ['bert-mean', 'bert-cls-and-mean', 'gemma3-embedding', 'llama-last', 'static-bytes'])
     expect(await madeVectors(name)).toHaveLength(texts.length);
 });

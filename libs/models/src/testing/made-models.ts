@@ -4,6 +4,7 @@
 
 import { mkdir, readFile, readdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { toHalves } from '@shoal/contract';
 
 const MADE = new URL('../../fixtures/made/', import.meta.url);
 /** Of a fixture, and no part of the model's folder. */
@@ -23,9 +24,26 @@ export interface MadeFacts {
 
 export interface SeededTensors {
   readonly seed: number;
-  /** Name, shape, and what values are drawn from: centre ± scale. */
-  readonly tensors: readonly (readonly [name: string, shape: readonly number[], scale: number, centre: number])[];
+  /** Name, shape, and what values are drawn from: centre ± scale. Whole numbers are rounded downwards. */
+  readonly tensors: readonly (readonly [
+    name: string,
+    shape: readonly number[],
+    scale: number,
+    centre: number,
+    type?: keyof typeof TYPES,
+  ])[];
 }
+
+/** Bytes of a value, and what values of this type lie in. */
+const TYPES = {
+  F32: { bytes: 4, of: (values: readonly number[]) => Float32Array.from(values) },
+  F16: { bytes: 2, of: (values: readonly number[]) => toHalves(Float32Array.from(values)) },
+  I8: { bytes: 1, of: (values: readonly number[]) => Int8Array.from(values, Math.floor) },
+  I64: {
+    bytes: 8,
+    of: (values: readonly number[]) => BigInt64Array.from(values, (value) => BigInt(Math.floor(value))),
+  },
+} as const;
 
 export interface MadeOptions {
   /** config.json as the hub spells it: that of transformers 4 or of the authors' own code. Refused where there is none. */
@@ -114,22 +132,21 @@ export function seededSafetensors(
   const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
   const sorted = tensors.toSorted(([a], [b]) => (a < b ? -1 : 1));
   let end = 0;
-  for (const [name, shape] of sorted) {
+  for (const [name, shape, , , dtype = 'F32'] of sorted) {
     const start = end;
-    end += 4 * sizeOf(shape);
-    header[rename(name)] = { dtype: 'F32', shape, data_offsets: [start, end] };
+    end += TYPES[dtype].bytes * sizeOf(shape);
+    header[rename(name)] = { dtype, shape, data_offsets: [start, end] };
   }
   const text = JSON.stringify(header);
   const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(head.length));
-  const values = new Float32Array(end / 4);
-  let at = 0;
-  for (const [name, shape, scale, centre] of sorted) {
+  const values = sorted.map(([name, shape, scale, centre, dtype = 'F32']) => {
     const random = seededNumbers(seed, name);
-    for (const stop = at + sizeOf(shape); at < stop; at++) values[at] = random() * scale + centre;
-  }
-  return Buffer.concat([length, head, Buffer.from(values.buffer)]);
+    const numbers = Array.from({ length: sizeOf(shape) }, () => random() * scale + centre);
+    return Buffer.from(TYPES[dtype].of(numbers).buffer);
+  });
+  return Buffer.concat([length, head, ...values]);
 }
 
 function sizeOf(shape: readonly number[]): number {

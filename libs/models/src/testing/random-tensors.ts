@@ -22,6 +22,10 @@ export class RandomTensors implements NamedTensors {
     this.#shapes.set(name, shape);
   }
 
+  stored(name: string): never {
+    throw new TypeError(`${name} is in no file`);
+  }
+
   async read(name: string): Promise<Float32Array> {
     const shape = this.#shapes.get(name)!;
     const random = seededNumbers(1, name);

@@ -10,6 +10,7 @@ import { readModelFile, type StoredModel, type StoredReranker } from '../store/s
 import { endsLength } from './ends.ts';
 import { makeTokenizer } from './make-tokenizer.ts';
 import { Pairs } from './pairs.ts';
+import { StaticTokenizer } from './static-tokenizer.ts';
 import { parseTokenizerJson } from './tokenizer-json.ts';
 
 export interface TokenizerOptions {
@@ -40,9 +41,10 @@ export async function openTokenizer(model: StoredModel, options: TokenizerOption
   }
   if (facts.kind === 'WordPiece' && !facts.normalizer.lowercase) await refuseLowercasing(model, path);
   const tokenizer = makeTokenizer(facts, { hash: tokenizerHash(bytes), maxTokens });
-  return model.kind === 'reranker'
-    ? withPairs(tokenizer, new Pairs(tokenizer, facts.ends, path), model, path)
-    : tokenizer;
+  if (model.kind === 'reranker') return withPairs(tokenizer, new Pairs(tokenizer, facts.ends, path), model, path);
+  const { staticTexts } = model;
+  if (staticTexts === undefined) return tokenizer;
+  return new StaticTokenizer(tokenizer, { ...staticTexts, unknownId: facts.model.unknownId });
 }
 
 /** One row per text, each behind the query, by the tokenizer of a reranker. */

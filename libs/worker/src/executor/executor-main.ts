@@ -105,6 +105,7 @@ function startExecutor(
     prompts: model.prompts,
     defaultPrompt: model.defaultPrompt,
     isNormalized: model.isNormalized,
+    mayBeZero: model.staticTexts !== undefined,
     clock: systemClock,
     resultKey: (resultId) => keys.output(settings.queue, resultId),
   });
