@@ -80,7 +80,7 @@ test('the scripts for zsh and fish name every command', () => {
     "complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'",
   );
   expect(fish).toContain(
-    "complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search similarity spread model up " +
+    "complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search rerank similarity spread model up " +
       "serve dashboard worker tune gpu doctor fleet queue completion' -f -a embed",
   );
 });

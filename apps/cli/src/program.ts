@@ -11,6 +11,7 @@ import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
 import type { ImportFlags, ModelFlags, PullFlags } from './commands/model.ts';
 import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
+import type { RerankFlags } from './commands/rerank.ts';
 import type { SearchFlags, SimilarityFlags, SpreadFlags } from './commands/search.ts';
 import type { ServeFlags } from './commands/serve.ts';
 import type { TuneFlags } from './commands/tune.ts';
@@ -33,6 +34,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addTry(program, terminal);
   addIndex(program, terminal);
   addSearch(program, terminal);
+  addRerank(program, terminal);
   addSimilarity(program, terminal);
   addSpread(program, terminal);
   addModel(program, terminal);
@@ -316,6 +318,46 @@ function addSearch(program: Command, terminal: Terminal): void {
   addSettings(search, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
   addReportFlags(search);
 }
+
+function addRerank(program: Command, terminal: Terminal): void {
+  const command = program
+    .command('rerank')
+    .summary('the texts in files by how well they answer a question')
+    .description(
+      'Weighs texts against a question by a reranker (a cross-encoder, which reads both at once) and shows the best. ' +
+        'Texts are read as embed reads them: every line of a .txt, one field of every line of a .jsonl or row of a ' +
+        '.csv, every passage of a .md. Starts a queue server and a worker when there are none, and says so.',
+    )
+    .argument('<question>', 'what the texts are weighed against, in quotes')
+    .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input')
+    .option('-n, --top <n>', 'texts to show (default: 10; all with --json or -o)', positiveInteger)
+    .option('-o, --output <file>', 'write JSON lines to this file (.jsonl) instead; it appears when it is complete');
+  addInputFlags(command);
+  command
+    .addOption(
+      new Option('--truncate <mode>', 'of a pair longer than the model takes the longer text is cut, or an error')
+        .choices(['end', 'error'])
+        .default('end'),
+    )
+    .option('--tenant <name>', 'whose run this is: tenants share the workers half and half', 'default')
+    .option('--wait-limit <time>', WAIT_LIMIT, span)
+    .option('--json', 'JSON lines on standard output: rank, score, index, id, file, line and text')
+    .option('-q, --quiet', 'no progress and no notes; errors only');
+  addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
+  command.addHelpText('after', RERANK_EXAMPLES);
+  command.action(async (question: string, files: string[], flags: RerankFlags) =>
+    (await import('./commands/rerank.ts')).rerank(terminal, question, files, flags),
+  );
+}
+
+const RERANK_EXAMPLES = `
+Examples:
+  shoal rerank "how are stalled jobs recovered" docs/*.md --model cross-encoder/ms-marco-MiniLM-L6-v2
+  shoal search docs "stalled jobs" -k 100 --json | jq -c '.found[]' | shoal rerank "…" - --format jsonl --text-field name
+  shoal rerank "late delivery" reviews.csv --text-field comment -o ranked.jsonl
+
+Without --model the only reranker that is stored is taken. Scores are what the model gives, between 0 and 1 for many
+and of any size for others; those of two models cannot be compared.`;
 
 function addSimilarity(program: Command, terminal: Terminal): void {
   const similarity = program
