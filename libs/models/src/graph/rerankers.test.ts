@@ -88,6 +88,20 @@ describe('gives the scores of sentence-transformers', () => {
   );
 });
 
+/** Right code differs by 2e-3 to 4e-3, of scores up to 2. */
+const MOST_DIFFERENCE_FP16 = 5e-3;
+
+test.each(NAMES)(
+  'gives nearly the same scores in fp16: %s',
+  async (name) => {
+    const reranker = withHead(await openReranker(name), { hasSigmoid: false });
+    const logits = (await madeVectors(name, 'scores')).map(([score]) => score!);
+    const [scores] = await scoresOf(reranker, 'plain-fp16', [await encodePairs(logits.length)]);
+    expect(largest(scores!, logits)).toBeLessThan(MOST_DIFFERENCE_FP16);
+  },
+  60_000,
+);
+
 describe('a part turned the wrong way is seen', () => {
   test.each<readonly [name: string, what: string, change: Partial<ScoreHead>]>([
     ['cross-encoder-bert', 'every token of type 0', { hasTypes: false }],
