@@ -16,6 +16,7 @@ import { removeModel } from '../store/remove-model.ts';
 import type { StoredModel } from '../store/stored-model.ts';
 import { writeTinyModel } from '../store/tiny-model.ts';
 import { HubServer, refuse, sha256 } from '../testing/hub-server.ts';
+import { madeModel } from '../testing/made-models.ts';
 import { knownHubModel } from './known-hub-models.ts';
 
 const NAME = 'Some-Org/Tiny_Model.v1';
@@ -52,6 +53,10 @@ afterEach(async () => {
 async function tinyFiles(seed: number): Promise<Record<string, Buffer>> {
   const made = join(folder, `made-${seed}`);
   await writeTinyModel(made, { seed, pooling: 'cls' });
+  return filesIn(made);
+}
+
+async function filesIn(made: string): Promise<Record<string, Buffer>> {
   const found: Record<string, Buffer> = {};
   for (const entry of await readdir(made, { recursive: true, withFileTypes: true }))
     if (entry.isFile()) {
@@ -218,6 +223,26 @@ describe('a pull', () => {
       ),
     );
     expect(hub.seen.filter(({ host }) => host === 'cdn')).toEqual([]);
+  });
+
+  test.each(['static-wordpiece', 'static-unigram', 'static-embedding'])(
+    'of a static model takes its tensors, whatever graph lies beside them: %s',
+    async (name) => {
+      const { dims } = await madeModel(name, join(folder, name));
+      hub.publish(NAME, { ...(await filesIn(join(folder, name))), 'onnx/model.onnx': 'no graph' });
+      const model = await pullModel(NAME, options());
+      expect(model).toMatchObject({ name: STORED, dims, graphKind: 'fused-fp32', staticTexts: {} });
+      expect(hub.seen.some(({ url }) => url.includes('onnx'))).toBe(false);
+    },
+  );
+
+  test('of a static model with a key that nobody knows is refused before its table', async () => {
+    await madeModel('static-wordpiece', join(folder, 'static'));
+    const static0 = await filesIn(join(folder, 'static'));
+    const config = JSON.stringify({ ...JSON.parse(static0['config.json']!.toString()), subword_power: 3 });
+    hub.publish(NAME, { ...static0, 'config.json': config });
+    await expect(pullModel(NAME, options())).rejects.toEqual(refusal('MODEL_CORRUPT', /"subword_power" is 3/));
+    expect(hub.seen.some(({ url }) => url.includes('model.safetensors'))).toBe(false);
   });
 
   test('of an unknown architecture takes the graph, where there is one', async () => {

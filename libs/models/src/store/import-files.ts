@@ -32,13 +32,13 @@ import { missingFiles, usualGraph, weightFiles } from './find-weights.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
 import { mergeAdapter, refuseAdapters } from './merge-adapter.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
-import { expectPooling, readLayout, type ModuleLayout } from './module-layout.ts';
+import { expectPooling, isStaticConfig, readLayout, type ModuleLayout } from './module-layout.ts';
 import { SourceFolder } from './source-folder.ts';
 import { placeModules, storedModulePath } from './place-modules.ts';
 import { pooledWidth, readModules, readPoolings, MODULE_WEIGHTS } from './sentence-modules.ts';
 import { REVISION_DIGITS, SAVED_BESIDE, type OnnxFacts, type StoredModel } from './stored-model.ts';
 import type { Canary } from './canaries.ts';
-import { readStaticModel, staticTokenizer } from './static-model.ts';
+import { readStaticModel, refuseOtherStaticConfig, staticTokenizer } from './static-model.ts';
 import { effectiveTokenizer } from './tokenizer-config.ts';
 import { VOCABULARY, tokenizerOfVocabulary } from './vocabulary-file.ts';
 
@@ -165,6 +165,9 @@ export async function refuseBySmallFiles(folder: string, empty: string): Promise
   if (layout.isStatic) {
     await readEmbedder(source);
     staticTokenizer(await source.readText(needed[0]!), join(folder, needed[0]!));
+    const config = posix.join(layout.encoder, FILE.config);
+    const json = (await source.has(config)) ? await source.readJson(config) : undefined;
+    if (json !== undefined && isStaticConfig(json)) refuseOtherStaticConfig(json);
     return;
   }
   const config = await source.readJson(posix.join(layout.encoder, FILE.config));

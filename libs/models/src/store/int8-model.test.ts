@@ -38,7 +38,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] === '1';
 const texts = await madeTexts();
 /** By day few: the families are many. */
 const passages = isNightly ? undefined : texts.filter((text, at) => at % 4 === 0 && text.length < 400);
-const embedders = (await madeNames()).filter((name) => !/^(?:cross-encoder|splade)-/.test(name));
+const embedders = (await madeNames()).filter((name) => !/^(?:cross-encoder|splade|static)-/.test(name));
 /**
  * By day: BERT's own graph, and vectors of their own length; ReLU; shared weights; buckets; positions that are counted;
  * gates; norms before, with windows; fewer key heads, last token; norms around.
