@@ -974,3 +974,11 @@ test('the plain BullMQ example gets its vectors, and those of a repeated id at o
   }
   expect(worker.rows).toBe(3);
 });
+
+test('a few texts that are too long for one job are several, and each has its own id', async () => {
+  const { client, worker } = await setup();
+  const texts = ['a'.repeat(700_000), 'b'.repeat(700_000), 'c'];
+  const { rows, vectors } = await client.embed(texts, { jobId: 'long' });
+  expect([rows, vectors]).toEqual([3, Float32Array.from(texts.flatMap(vectorOf))]);
+  expect([...worker.runs.keys()].sort()).toEqual(['default~long', 'default~long-1']);
+});

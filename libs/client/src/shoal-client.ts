@@ -97,7 +97,8 @@ export class ShoalClient {
     const terms = this.terms(
       jobId,
       { class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest },
-      (first) => (isOneJob ? jobId : `${jobId}-${first}`),
+      // few texts, but long ones, are several jobs as well
+      (first) => (isOneJob && first === 0 ? jobId : `${jobId}-${first}`),
       options.jobId !== undefined,
     );
     const blocks: EmbeddedBlock<unknown>[] = [];
