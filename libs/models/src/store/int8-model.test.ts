@@ -203,6 +203,12 @@ describe('refused, with nothing stored', () => {
     await expect(quantize(model)).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /computed in int8 already/));
     const tiny = await openModel('tiny-random', { cacheDir });
     await expect(quantize(tiny)).rejects.toEqual(refusal('USAGE', /made of models that were imported or pulled/));
+    const reranker = await bring('cross-encoder-bert', 'scores');
+    await expect(quantize(reranker)).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /scores has no int8 form: it is a reranker/),
+    );
+    const table = await bring('static-embedding', 'table');
+    await expect(quantize(table)).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /table has no int8 form: .* no layers/));
   });
 
   test('one of another quantizer is not opened', async () => {
