@@ -37,7 +37,8 @@ export function describeEncoder(json: CheckedJson): EncoderDescription {
   if (describe === undefined)
     return config.refuse(
       'model_type',
-      `only ${MODEL_TYPES.map((type) => JSON.stringify(type)).join(', ')} are supported`,
+      `only ${MODEL_TYPES.map((type) => JSON.stringify(type)).join(', ')} are supported. Of another one export the ` +
+        'model as ONNX and import the .onnx file',
     );
   refuseOtherWeights(config);
   refuseOtherCode(config, json.string('model_type'));
@@ -58,9 +59,12 @@ function withinRows(encoder: EncoderDescription): EncoderDescription {
 /** Whatever the family: not an encoder, or weights that are not what their names say. */
 function refuseOtherWeights(config: ConfigReader): void {
   for (const flag of ['is_decoder', 'add_cross_attention', 'is_encoder_decoder'])
-    config.expectNothing(flag, 'only encoders give embeddings');
+    config.expectNothing(flag, 'only encoders give embeddings, and what was trained as one has it false');
   for (const key of ['quantization_config', 'quantization', 'pruned_heads', 'compression_config'])
-    config.expectNothing(key, 'the weights are then not what their names say');
+    config.expectNothing(
+      key,
+      'the weights are then not what their names say; take those in F32, F16 or BF16 that these were made from',
+    );
 }
 
 /** Whose authors' own code is what is described here; transformers has it under another name or not at all. */
@@ -71,7 +75,11 @@ function refuseOtherCode(config: ConfigReader, modelType: string): void {
   const isSaid = config.has('is_causal') || config.has('use_bidirectional_attention'); // what such code is for
   if (DESCRIBED_CODE.includes(modelType) || isSaid) config.ignore('auto_map');
   else
-    config.expectNothing('auto_map', "code of the model's authors is not run here, and what it computes is not known");
+    config.expectNothing(
+      'auto_map',
+      "code of the model's authors is not run here, and what it computes is not known. Where it comes as ONNX, too, " +
+        'import the .onnx file',
+    );
 }
 
 function expectSizes(description: EncoderDescription, json: CheckedJson): void {

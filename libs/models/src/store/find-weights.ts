@@ -60,7 +60,7 @@ export async function missingFiles(
   if (other.length > 0)
     hints.push(
       `There is ${other.join(' and ')}: save the model as one safetensors file with a tokenizer.json ` +
-        '(save_pretrained of transformers does)',
+        `(in Python: SentenceTransformer(${JSON.stringify(source.path)}).save("NEW-FOLDER"))`,
     );
   return new ShoalError('MODEL_CORRUPT', [`${source.path} has no ${missing.join(', no ')}`, ...hints].join('. '), {
     folder: source.path,

@@ -139,7 +139,7 @@ export function readPoolings(json: CheckedJson): readonly Pooling[] {
     throw corrupt(
       json.where,
       '"include_prompt": false is not supported: the tokens of a prompt are part of every pooling here, and other ' +
-        'vectors would come out',
+        'vectors would come out. Without prompts it changes nothing: then set it to true',
     );
   const chosen = json.has('pooling_mode') ? namedModes(json) : switchedModes(json);
   if (chosen.length === 0) throw corrupt(json.where, 'it has no pooling, and without one there is no vector');
