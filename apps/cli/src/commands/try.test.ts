@@ -1,14 +1,18 @@
-// Search by meaning, with the real model: ten fixed questions over a small frozen corpus, and `shoal try` on this
-// checkout.
+// Search by meaning, with the real model: ten fixed questions over a small frozen corpus; and the way of `shoal try` on
+// this checkout, with a made model of many languages.
 
-import { readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { importModel } from '@shoal/models';
+import { madeModel } from '@shoal/models/testing';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { passagesOf } from '../search/corpus.ts';
 import { topK } from '../search/top-k.ts';
 import { Sandbox, type Result } from '../testing/shoal-process.ts';
 
 const CORPUS = fileURLToPath(new URL('../../fixtures/corpus/', import.meta.url));
+const ROOT = fileURLToPath(new URL('../../../../', import.meta.url));
 const DIMS = 384;
 
 /** None of them uses the words of its passage's heading. */
@@ -60,22 +64,40 @@ test('ten questions find the right file among the first three, at least nine tim
   expect(missed.length, `missed: ${missed.map(([question]) => question).join('; ')}`).toBeLessThanOrEqual(1);
 });
 
-// The tiny model answers nonsense at once; what is tested is the way, not the answers.
-const ask = (...flags: string[]): Promise<Result> =>
-  box.run(['try', 'how', 'are', 'stalled', 'jobs', 'recovered', ...flags]);
+// Random weights answer nonsense at once; what is tested is the way, not the answers. real-models.test.ts has answers.
+let made: Sandbox;
+beforeAll(async () => {
+  made = new Sandbox();
+  const folder = made.path('e5');
+  await madeModel('e5-multilingual-small', folder);
+  rmSync(join(folder, 'config_sentence_transformers.json'));
+  await importModel(folder, { cacheDir: made.cacheDir, prompts: { query: 'query: ', passage: 'passage: ' } });
+});
+afterAll(() => made.remove());
 
-test('try answers from this checkout, and the second time embeds the question only', async () => {
+const QUESTION = 'wie werden verlorene Aufträge wiederhergestellt? 怎么恢复';
+const ask = (...flags: string[]): Promise<Result> => made.run(['try', QUESTION, '--model', 'e5', ...flags]);
+
+interface Report {
+  readonly answers: readonly { readonly score: number; readonly file: string; readonly passage: string }[];
+}
+
+test('try answers from this checkout with the prompts of its model, and then embeds the question only', async () => {
   const first = await ask();
   expect(first).toMatchObject({
     code: 0,
     stderr: expect.stringMatching(/embedding [\d,]+ of [\d,]+ passages from \d+ Markdown files/),
   });
+  expect(first.stderr).toMatch(
+    /searching with e5@[\da-f]{12}, which has "query: " before a question and "passage: " before a passage\n/,
+  );
   expect(first.stdout).toMatch(/^1\. .+\.md.*\(-?\d\.\d{3}\)\n {3}\S[\s\S]*\n2\. [\s\S]*\n3\. /i);
   const second = await ask('--json', '-k', '5');
   expect(second.stderr).not.toContain('embedding');
-  const report: unknown = JSON.parse(second.stdout);
+  const report = JSON.parse(second.stdout) as Report;
   expect(report).toMatchObject({
-    query: 'how are stalled jobs recovered',
+    model: expect.stringMatching(/^e5@[\da-f]{12}$/),
+    query: QUESTION,
     answers: [
       {
         rank: 1,
@@ -90,4 +112,21 @@ test('try answers from this checkout, and the second time embeds the question on
       {},
     ],
   });
+  await expectScoresOf(report, { query: 'query: ', passage: 'passage: ' });
 });
+
+/** The scores are those of these words before the question and before what is shown, put there by hand. */
+async function expectScoresOf({ answers }: Report, before: { query: string; passage: string }): Promise<void> {
+  const shown = await Promise.all(
+    answers.map(
+      async ({ file, passage }) => (await passagesOf(ROOT, file)).find(({ text }) => text === passage)!.embedded,
+    ),
+  );
+  const lines = [before.query + QUESTION, ...shown.map((text) => before.passage + text)];
+  writeFileSync(made.path('lines.jsonl'), lines.map((text) => `${JSON.stringify({ text })}\n`).join(''));
+  expect(await made.run(['embed', 'lines.jsonl', '-o', 'lines.npy', '--model', 'e5'])).toMatchObject({ code: 0 });
+  const vectors = vectorsOf(readFileSync(made.path('lines.npy')));
+  const dims = vectors.length / lines.length;
+  const scores = topK(vectors.subarray(dims), vectors.subarray(0, dims), answers.length).map(({ score }) => score);
+  for (const [at, { score }] of answers.entries()) expect(Math.abs(score - scores[at]!)).toBeLessThan(1e-4);
+}

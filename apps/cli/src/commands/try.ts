@@ -5,9 +5,9 @@ import { createInterface } from 'node:readline/promises';
 import { fileURLToPath } from 'node:url';
 import { join } from 'node:path';
 import type { EmbedOptions } from '@shoal/client';
-import { ShoalError, modelSlug, sidePrompt } from '@shoal/contract';
+import { ShoalError, modelSlug, promptText, sidePrompt } from '@shoal/contract';
 import { cacheFolder, type Settings } from '@shoal/core';
-import { expectEmbedder } from '@shoal/models';
+import { expectEmbedder, type StoredModel } from '@shoal/models';
 import { duration, rowProgress } from '../progress.ts';
 import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/corpus.ts';
 import { topK, type Hit } from '../search/top-k.ts';
@@ -42,13 +42,30 @@ export async function tryOut(terminal: Terminal, query: readonly string[], flags
   const passages = await readCorpus(projectRoot(), flags.all === true ? NO_LIMITS : LIMITS);
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const model = expectEmbedder(await fetchModel(terminal, settings.model, options));
+  if (!options.isQuiet) say(terminal, modelInWords(model));
   await withSession(terminal, { ...options, model }, async (session) => {
     const matrix = await vectorsOf(terminal, session, { passages, settings, flags });
     const search = (text: string): Promise<readonly Hit[]> => nearest(session, matrix, text, flags.top);
-    if (question === '')
-      await promptLoop(terminal, session, async (text) => answer(terminal, passages, await search(text), flags, text));
-    else await answer(terminal, passages, await search(question), flags, question);
+    const reply = async (asked: string): Promise<void> =>
+      answer(terminal, passages, await search(asked), { flags, query: asked, model });
+    if (question === '') await promptLoop(terminal, session, reply);
+    else await reply(question);
   });
+}
+
+/** Which model answers, and what it wants before a question and before what is searched. */
+function modelInWords(model: StoredModel): string {
+  const before = (side: 'query' | 'passage'): string => promptText(model, sidePrompt(model, side).prompt) ?? '';
+  const sides = [before('query'), before('passage')];
+  const [query, passage] = sides.map((text) => (text === '' ? 'nothing' : JSON.stringify(text)));
+  return (
+    `searching with ${nameOf(model)}` +
+    (sides.every((text) => text === '') ? '' : `, which has ${query} before a question and ${passage} before a passage`)
+  );
+}
+
+function nameOf({ name, revision }: StoredModel): string {
+  return `${name}@${revision}`;
 }
 
 /** The root of this checkout, seen from apps/cli/src/commands or apps/cli/dist/commands. */
@@ -169,14 +186,14 @@ async function answer(
   terminal: Terminal,
   passages: readonly CorpusPassage[],
   hits: readonly Hit[],
-  flags: TryFlags,
-  query: string,
+  { flags, query, model }: { readonly flags: TryFlags; readonly query: string; readonly model: StoredModel },
 ): Promise<void> {
   const answers = hits.map(({ row, score }, at) => {
     const { file, headings, text } = passages[row]!;
     return { rank: at + 1, score: Number(score.toFixed(4)), file, heading: headings.join(' › '), passage: text };
   });
-  if (flags.json === true) await print(terminal, `${JSON.stringify({ query, answers }, null, 1)}\n`);
+  if (flags.json === true)
+    await print(terminal, `${JSON.stringify({ model: nameOf(model), query, answers }, null, 1)}\n`);
   else await print(terminal, answers.map((one) => showAnswer(one, columnsOf(terminal), hasColor(terminal))).join('\n'));
 }
 

@@ -1,2 +1,4 @@
+// What tests of other packages take from here: models to import, and a hub to pull them from.
+
 export { HubServer } from './hub-server.ts';
-export { madeModel, madeTexts, madeVectors } from './made-models.ts';
+export { madeModel, madeTexts, madeVectors, seededNumbers } from './made-models.ts';
