@@ -455,7 +455,7 @@ function addModel(program: Command, terminal: Terminal): void {
   const bring = model
     .command('import')
     .description(
-      'Copies a model of the BERT family into the cache, checks it and gives it a name: a folder with ' +
+      'Copies a model into the cache, checks it and gives it a name: a folder with ' +
         'config.json, model.safetensors and tokenizer.json, or an .onnx file with config.json and tokenizer.json ' +
         'beside it or one folder up. What cannot be computed as its authors do is refused by name.',
     )

@@ -2,3 +2,4 @@
 
 export { HubServer } from './hub-server.ts';
 export { madeModel, madeTexts, madeVectors, seededNumbers } from './made-models.ts';
+export { realModel, type RealModelName } from './real-models.ts';
