@@ -81,6 +81,10 @@ function addEmbed(program: Command, terminal: Terminal): void {
     )
     .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
     .option('--normalize', 'vectors of length 1 also from a model that gives each its own length')
+    .option(
+      '--no-normalize',
+      'vectors of their own lengths, which a model has that does not normalize; others refuse it',
+    )
     .option('--tenant <name>', 'whose run this is: tenants share the workers half and half', 'default')
     .addOption(
       new Option('--class <class>', 'interactive goes before bulk').choices(['interactive', 'bulk']).default('bulk'),

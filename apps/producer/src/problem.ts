@@ -118,6 +118,7 @@ function fromShoalError(cause: ShoalError): Problem {
       return invalid('context_length_exceeded', 'input', message);
     case 'QUEUE_UNREACHABLE':
     case 'QUEUE_DAMAGED':
+    case 'JOB_VERSION_UNKNOWN':
     case 'QUEUE_UNSAFE':
       return unavailable(code.toLowerCase(), message, RETRY_LOST_SERVER_SECONDS, cause);
     case 'ADMISSION_REFUSED':

@@ -27,8 +27,8 @@ async function idsOf(more: Partial<RequestTerms>): Promise<readonly number[]> {
 }
 const idsFor = (text: string): readonly number[] => [...new FakeTokenizer().encode(text).ids];
 
-const dataOf = async (output: RequestTerms['output']): Promise<unknown> =>
-  (await makeRequest('default~a', ['one'], terms({ output }))).job.data;
+const dataOf = async (output: RequestTerms['output'], isNormalized?: boolean): Promise<unknown> =>
+  (await makeRequest('default~a', ['one'], terms({ output, isNormalized }))).job.data;
 
 describe('a client that tokenizes', () => {
   test('puts prompts of any name before texts, the default one too, and asks workers for none of them', async () => {
@@ -45,20 +45,47 @@ describe('a client that tokenizes', () => {
     expect(fingerprint).toBe(fingerprintOf(facts, Buffer.from(job.input!)));
   });
 
-  test('asks for length 1 only where it was asked for', async () => {
+  test('asks for lengths only where it was asked for and the model has others', async () => {
     expect(await dataOf({ normalize: true, dimensions: 3 })).toMatchObject({
+      v: 2,
       output: { normalize: true, dimensions: 3 },
     });
-    for (const output of [undefined, {}, { normalize: false }])
-      expect(await dataOf(output)).not.toHaveProperty('output');
+    expect(await dataOf({ normalize: false })).toMatchObject({ v: 2, output: { normalize: false } });
+    expect(await dataOf({ normalize: true }, false)).toMatchObject({ v: 2, output: { normalize: true } });
+    for (const [output, isNormalized] of [
+      [undefined, undefined],
+      [{}, undefined],
+      [{ normalize: false }, false],
+      [{ normalize: true }, true],
+    ] as const) {
+      const data = await dataOf(output, isNormalized);
+      expect(data).toMatchObject({ v: 1 });
+      expect(data).not.toHaveProperty('output');
+    }
   });
 });
 
-test('a client without a tokenizer refuses names that workers of every version do not know', async () => {
-  await expect(makeRequest('default~a', ['one'], terms({ prompt: 's2p.query' }))).rejects.toMatchObject({
-    code: 'JOB_INVALID',
-    message: expect.stringMatching(/the prompt "s2p\.query" is put before texts by this client/) as unknown,
+describe('a client without a tokenizer', () => {
+  test('lets texts and the name of a prompt travel, as version 2 where older workers do not know it', async () => {
+    for (const prompt of ['s2p.query', 'clustering', 'none', 'document']) {
+      const { job, fingerprint } = await makeRequest('default~a', ['one'], terms({ prompt }));
+      expect(job.data).toMatchObject({ v: 2, prompt, texts: ['one'], fingerprint });
+    }
   });
-  const { job } = await makeRequest('default~a', ['one'], terms({ prompt: 'query' }));
-  expect(job.data).toMatchObject({ prompt: 'query', texts: ['one'] });
+
+  test('writes ordinary jobs as every worker knows them, byte for byte', async () => {
+    const common = { v: 1, tenant: 'default', reply: '{shoal}:reply:me' };
+    for (const [more, also] of [
+      [{}, {}],
+      [{ prompt: 'query' }, { prompt: 'query' }],
+      [
+        { prompt: 'passage', truncate: 'error' },
+        { truncate: 'error', prompt: 'passage' },
+      ],
+    ] as const) {
+      const { job, fingerprint } = await makeRequest('default~a', ['one'], terms(more));
+      const { v, ...rest } = common;
+      expect(JSON.stringify(job.data)).toBe(JSON.stringify({ v, fingerprint, ...rest, ...also, texts: ['one'] }));
+    }
+  });
 });

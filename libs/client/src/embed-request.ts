@@ -24,6 +24,8 @@ export interface RequestTerms extends CallTerms {
   readonly tokenizer: Tokenizer | undefined;
   /** Of the model, where they are known here. */
   readonly prompts: Prompts | undefined;
+  /** Whether the model's vectors have length 1, where that is known here. */
+  readonly isNormalized?: boolean | undefined;
   readonly prompt: string | undefined;
   readonly output:
     | { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean }
@@ -39,23 +41,26 @@ const LONG_TEXT = 16_384;
 export async function makeRequest(jobId: string, texts: readonly string[], terms: RequestTerms): Promise<RowsRequest> {
   checkJobId(jobId);
   const tokenizer = tokenizerFor(terms);
-  if (tokenizer !== undefined) return tokenRequest(jobId, texts, terms, tokenizer);
-  if (!travels(terms.prompt)) throw untold(jobId, terms.prompt);
-  return textRequest(jobId, texts, terms);
+  return tokenizer === undefined ? textRequest(jobId, texts, terms) : tokenRequest(jobId, texts, terms, tokenizer);
 }
 
-/** Names that workers of every version know; what other names stand for goes before the texts here. */
-function travels(prompt: string | undefined): prompt is 'query' | 'passage' | undefined {
-  return prompt === undefined || prompt === 'query' || prompt === 'passage';
+/** What only a worker can judge, or do, of a call. */
+export interface AskedOfWorkers {
+  /** Of jobs; 2 only for what workers of 0.1.0 do not know. */
+  readonly version: 1 | 2;
+  /** Whose words the worker puts before the texts. */
+  readonly prompt: string | undefined;
+  readonly normalize: boolean | undefined;
 }
 
-function untold(jobId: string, prompt: string | undefined): ShoalError<'JOB_INVALID'> {
-  return new ShoalError(
-    'JOB_INVALID',
-    `the prompt ${JSON.stringify(prompt)} is put before texts by this client, which needs the tokenizer and the prompts ` +
-      'of the model for it: give both to ShoalClient.connect, or ask for "query" or "passage"',
-    { jobId, prompt },
-  );
+/** The same for all jobs of a call, and whatever workers are there: an id asked for again has the same fingerprint. */
+export function askedOfWorkers(terms: RequestTerms): AskedOfWorkers {
+  const prompt = tokenizerFor(terms) === undefined ? terms.prompt : undefined;
+  const isNamed = prompt !== undefined && prompt !== 'query' && prompt !== 'passage';
+  const { isNormalized, output: { normalize } = {} } = terms;
+  // what the model does anyhow is not asked for
+  const asked = normalize === isNormalized ? undefined : normalize;
+  return { version: isNamed || asked !== undefined ? 2 : 1, prompt, normalize: asked };
 }
 
 /** A prompt whose words are not known here must be put before the texts by the worker, so the texts have to travel. */
@@ -111,13 +116,15 @@ function finish(
   truncated: readonly number[] | undefined,
 ): RowsRequest {
   const { model, truncate } = terms;
-  const prompt = travels(terms.prompt) ? terms.prompt : undefined; // else the token ids alone tell it
-  const { normalize, ...rest } = terms.output ?? {};
-  const asked = { ...rest, ...(normalize === true && { normalize }) };
+  const { version, normalize, ...named } = askedOfWorkers(terms);
+  const isSide = terms.prompt === 'query' || terms.prompt === 'passage';
+  const prompt = isSide ? terms.prompt : named.prompt; // of other names token ids alone tell
+  const { normalize: _, ...rest } = terms.output ?? {};
+  const asked = { ...rest, ...(normalize !== undefined && { normalize }) };
   const output = Object.keys(asked).length === 0 ? undefined : asked;
   const fingerprint = fingerprintOf({ model, prompt, truncate, output: outputOf(output) }, input);
   const common: CommonData = {
-    v: 1,
+    v: version,
     fingerprint,
     ...termFieldsOf(terms),
     ...(prompt === undefined ? {} : { prompt }),

@@ -19,6 +19,8 @@ export interface ClientModel {
   readonly defaultPrompt?: string;
   /** Default embedder. A client of a reranker has no vectors: its own model is asked by `rerank`. */
   readonly kind?: 'embedder' | 'reranker';
+  /** Whether its vectors have length 1, where that is known. Left out: workers tell. */
+  readonly isNormalized?: boolean;
 }
 
 export interface ClientOptions {
@@ -84,7 +86,10 @@ interface CallOptions {
 interface RequestOptions extends CallOptions {
   /** One of the model's prompts by its name, or "none" where the model has a default one that is not wanted. */
   readonly prompt?: string;
-  /** `normalize`: length 1 also from a model whose vectors have lengths of their own. */
+  /**
+   * `normalize`: true for length 1 also from a model whose vectors have lengths of their own; false for those lengths,
+   * refused (JOB_INVALID) of a model that has none but 1. Left out: as the model has it.
+   */
   readonly output?: { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean };
 }
 

@@ -68,6 +68,7 @@ const CALLS = {
 const ELSEWHERE: Readonly<Record<string, string>> = {
   dimensions: 'output: { dimensions }',
   dtype: 'output: { dtype }',
+  normalize: 'output: { normalize }',
   timeout: 'timeoutMs',
   ttl: 'resultTtlMs',
   priority: 'class: "interactive" or "bulk"',

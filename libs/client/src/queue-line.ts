@@ -5,7 +5,14 @@ import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX } from '@shoal/contract';
 import { noLog, systemClock } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
-import { Canceller, JobProducer, ResultReader, type CancelResult, type Waiting } from '@shoal/queue';
+import {
+  Canceller,
+  JobProducer,
+  ResultReader,
+  type CancelResult,
+  type ServingWorker,
+  type Waiting,
+} from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 import { closedError } from './job-request.ts';
 import { OpenJobs } from './open-jobs.ts';
@@ -104,6 +111,11 @@ export class QueueLine {
   /** What jobs that were delivered returned, as it is stored; undefined where that is forgotten. */
   returnValues(jobIds: readonly string[]): Promise<(string | undefined)[]> {
     return this.producer.returnValues(jobIds);
+  }
+
+  /** Who serves the queue; undefined while the server does not tell. */
+  workers(): Promise<readonly ServingWorker[] | undefined> {
+    return this.producer.workers();
   }
 
   /** Why nothing has come yet. Throws QUEUE_UNREACHABLE. */

@@ -14,7 +14,7 @@ import {
   type SeedSet,
 } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
-import { makeRequest, type RequestTerms } from './embed-request.ts';
+import { askedOfWorkers, makeRequest, type AskedOfWorkers, type RequestTerms } from './embed-request.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
   ClientModel,
@@ -34,6 +34,7 @@ import { refuseOldNode } from './node-version.ts';
 import { QueueLine } from './queue-line.ts';
 import { RerankCalls } from './rerank-calls.ts';
 import { fleetRevision } from './revision.ts';
+import { alwaysUnit, refuseUnserved } from './unserved.ts';
 import type { Searched, Texts } from './searched.ts';
 import {
   SimilarityCalls,
@@ -51,6 +52,10 @@ refuseOldNode();
 
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
+
+interface EmbedTerms extends StreamTerms {
+  readonly asked: AskedOfWorkers;
+}
 
 export class ShoalClient {
   private readonly options: ClientOptions;
@@ -86,7 +91,7 @@ export class ShoalClient {
    * `maxInFlightJobs` of them at a time. Survives restarts of workers and server. Rejects with a ShoalError: the
    * failure of a job (INPUT_TOO_LONG, QUARANTINED, …), JOB_ID_CONFLICT, QUEUE_FULL, QUEUE_REFUSES_WRITES or
    * QUEUE_UNREACHABLE after `giveUpAfterMs` (where the server's disk is full: after 10 s), QUEUE_DAMAGED where no worker
-   * puts a damaged key right within 10 s, ADMISSION_REFUSED with `whenFull: 'fail'`, RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when
+   * puts a damaged key right within 10 s, JOB_VERSION_UNKNOWN where a worker is older than what is asked for, ADMISSION_REFUSED with `whenFull: 'fail'`, RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when
    * asking again did not help, INTERRUPTED by the signal or `close`.
    */
   async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
@@ -105,6 +110,7 @@ export class ShoalClient {
     const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     try {
       const signal = limit.signal === undefined ? {} : { signal: limit.signal };
+      await this.checkWorkers(terms);
       for await (const block of embedStream(asItems(texts), terms, signal))
         if (block.kind === 'embedded') blocks.push(block);
     } finally {
@@ -273,16 +279,23 @@ export class ShoalClient {
 
   private async *limitedStream<Item extends { readonly text: string }>(
     texts: AsyncIterable<Item> | Iterable<Item>,
-    terms: StreamTerms,
+    terms: EmbedTerms,
     options: StreamOptions,
   ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
     const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     const { signal: _, ...rest } = options;
     try {
+      await this.checkWorkers(terms);
       yield* embedStream(texts, terms, limit.signal === undefined ? rest : { ...rest, signal: limit.signal });
     } finally {
       limit.end();
     }
+  }
+
+  /** What workers would have to refuse is refused before anything is added, as far as they tell. */
+  private async checkWorkers({ asked }: EmbedTerms): Promise<void> {
+    if (asked.version === 1 && asked.prompt === undefined) return;
+    refuseUnserved(await this.line.workers(), asked, this.options.model.name);
   }
 
   private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
@@ -312,7 +325,7 @@ export class ShoalClient {
     { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, ...given }: EmbedOptions,
     idOf: (first: number) => string,
     hasOwnId: boolean,
-  ): StreamTerms {
+  ): EmbedTerms {
     const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
     if (isReranker(model))
       throw new TypeError(
@@ -321,10 +334,12 @@ export class ShoalClient {
     const tenant = given.tenant ?? this.options.tenant ?? 'default';
     if (model.prompts !== undefined && promptText({ prompts: {}, ...model }, prompt) === undefined)
       throw noPrompt(model, prompt);
+    if (output?.normalize === false && model.isNormalized === true) throw alwaysUnit(model.name);
     const call: RequestTerms = {
       requestId: `${tenant}~${id}`,
       model: this.model,
       prompts: model.prompts === undefined ? undefined : { prompts: {}, ...model },
+      isNormalized: model.isNormalized,
       tokenizer,
       tenant,
       reply: this.line.replyChannel,
@@ -336,6 +351,7 @@ export class ShoalClient {
       resultTtlMs,
     };
     return {
+      asked: askedOfWorkers(call),
       requestOf: (jobId, texts) => makeRequest(jobId, texts, call),
       what: 'vectors',
       truncate,

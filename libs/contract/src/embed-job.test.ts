@@ -58,7 +58,7 @@ describe('what is accepted', () => {
       resultTtlMs: 5_000,
       truncate: 'error',
       prompt: 'passage',
-      output: { dtype: 'binary', dimensions: 128, normalize: true },
+      output: { dtype: 'binary', dimensions: 128 },
     };
     expect(parseJob('a', 'embed', data)).toEqual({
       jobId: 'a',
@@ -72,7 +72,7 @@ describe('what is accepted', () => {
       resultTtlMs: 5_000,
       truncate: 'error',
       prompt: 'passage',
-      output: { dtype: 'binary', dimensions: 128, normalize: true },
+      output: { dtype: 'binary', dimensions: 128 },
     });
   });
 
@@ -83,6 +83,12 @@ describe('what is accepted', () => {
         tenant: 't',
       });
     expect(parseJob('a', 'embed', { ...KEYED, v: 2 })).toMatchObject({ rows: 3, prompt: undefined });
+    for (const normalize of [true, false])
+      expect(parseJob('a', 'embed', { ...KEYED, v: 2, output: { normalize } }).output).toEqual({
+        dtype: 'f32',
+        dimensions: undefined,
+        normalize,
+      });
     expect(refusalOf({ v: 1, texts: ['one'], prompt: 'none' }).message).toMatch(
       /prompt: must be one of "query", "passage"/,
     );
@@ -159,7 +165,17 @@ describe('what is refused as JOB_INVALID', () => {
     ['a reply channel with more in it', { ...KEYED, reply: '{shoal}:reply:me\n' }, /reply: must look like/],
     ['a result that lives less than a second', { ...KEYED, resultTtlMs: 999 }, /resultTtlMs: /],
     ['another dtype', { ...KEYED, output: { dtype: 'f64' } }, /output\.dtype: /],
-    ['vectors that are not normalized', { ...KEYED, output: { normalize: false } }, /output\.normalize: /],
+    [
+      'what came with version 2',
+      { ...KEYED, output: { normalize: true } },
+      /unknown field "normalize" in output \("normalize" needs "v": 2\)/,
+    ],
+    [
+      'a prompt by a name that came with version 2',
+      { ...KEYED, prompt: 'clustering' },
+      /prompt: must be one of "query", "passage", found "clustering"; other names that the model has need "v": 2/,
+    ],
+    ['a wish that is no boolean', { ...KEYED, v: 2, output: { normalize: 1 } }, /output\.normalize: /],
     ['no dimensions', { ...KEYED, output: { dimensions: 0 } }, /output\.dimensions: /],
     ['no version', { texts: ['one'] }, /"v", the version of the format, must be 1, found nothing/],
     ['a version as text', { ...KEYED, v: '1' }, /"v", the version of the format, must be 1, found "1"/],

@@ -18,7 +18,7 @@ import {
 } from './job-terms.ts';
 import type { ErrorCode } from './errors.ts';
 
-const outputOptions = z.strictObject({
+const outputFields = {
   dtype: z.enum(['f32', 'f16', 'i8', 'binary']).optional().describe('Form of the vectors in the result. Default f32.'),
   dimensions: z
     .int()
@@ -26,10 +26,13 @@ const outputOptions = z.strictObject({
     .max(65_536)
     .optional()
     .describe('Keep only the first so many dimensions, normalized again where vectors have length 1.'),
+};
+const secondOutput = z.strictObject({
+  ...outputFields,
   normalize: z
-    .literal(true)
+    .boolean()
     .optional()
-    .describe('Vectors of length 1, also of a model that does not normalize them; of others they have it anyhow.'),
+    .describe('true: vectors of length 1, also of a model that does not normalize. false: refused of one that does.'),
 });
 
 const MAX_PROMPT_NAME = 128;
@@ -40,7 +43,6 @@ const common = {
     .enum(['end', 'error'])
     .optional()
     .describe('What happens to a text with more tokens than the model takes. Default end.'),
-  output: outputOptions.optional(),
 };
 const inlineTexts = z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB);
 
@@ -50,6 +52,7 @@ const first = {
     .enum(['query', 'passage'])
     .optional()
     .describe('Which of the model’s prompts goes before each text. A model without prompts refuses it.'),
+  output: z.strictObject(outputFields).optional(),
 };
 const second = {
   ...common,
@@ -60,6 +63,7 @@ const second = {
     .max(MAX_PROMPT_NAME)
     .optional()
     .describe('The same by any name that the model has, or "none" for no prompt at all.'),
+  output: secondOutput.optional(),
 };
 
 /** Versions of `data` that are read here. Fields that came after 0.1.0 need version 2. */
@@ -95,8 +99,8 @@ export type OutputDtype = 'f32' | 'f16' | 'i8' | 'binary';
 export interface OutputOptions {
   readonly dtype: OutputDtype;
   readonly dimensions: number | undefined;
-  /** Length 1, also of a model that does not normalize. */
-  readonly normalize?: true | undefined;
+  /** true: length 1, also of a model that does not normalize. false: lengths of their own, which not every model has. */
+  readonly normalize?: boolean | undefined;
 }
 
 export type JobInput =
@@ -179,7 +183,7 @@ function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
     output: {
       dtype: data.output?.dtype ?? 'f32',
       dimensions: data.output?.dimensions,
-      ...(data.output?.normalize !== undefined && { normalize: true }),
+      ...(data.output?.normalize !== undefined && { normalize: data.output.normalize }),
     },
   };
 }

@@ -18,7 +18,7 @@ export interface FingerprintFacts {
 /**
  * First 16 hex digits of sha256 over one line of JSON and the input as SHI1 bytes:
  * `["minilm@53aa51172d14",null,"end","f32",null]\n` ‖ SHI1. Inline texts count as the SHI1 form 0 of themselves. Of a job
- * that asks for `normalize` the list ends with "normalize".
+ * that asks for length 1 (`normalize`) the list ends with "normalize".
  */
 export function fingerprintOf(facts: FingerprintFacts, input: Uint8Array): string {
   const { model, prompt, truncate, output } = facts;

@@ -35,7 +35,16 @@ export {
   SIMILARITY_QUEUE,
 } from './keys.ts';
 export { type Lane } from './lanes.ts';
-export { NO_PROMPT, hasPrompts, missingPrompt, promptText, sidePrompt, type Prompts } from './prompts.ts';
+export {
+  NO_PROMPT,
+  askablePrompts,
+  hasPrompts,
+  missingPrompt,
+  notAskable,
+  promptText,
+  sidePrompt,
+  type Prompts,
+} from './prompts.ts';
 export {
   DEFAULT_TENANT,
   INTERACTIVE_ROWS,
@@ -46,6 +55,7 @@ export {
   SUBMITTED_RESULT_TTL_MS,
 } from './job-terms.ts';
 export {
+  EMBED_JOB_VERSIONS,
   type EmbedJob,
   type EmbedJobData,
   type EmbedReturn,

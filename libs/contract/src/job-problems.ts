@@ -18,7 +18,7 @@ function told(issue: Issue, found: unknown, path: string): string {
     case 'invalid_type':
       return `${place}: must be ${typeNamed(issue.expected, path)}, found ${kindOf(found)}`;
     case 'invalid_value':
-      return `${place}: must be ${oneOf(issue.values)}, found ${kindOf(found)}`;
+      return `${place}: must be ${oneOf(issue.values)}, found ${kindOf(found)}${laterValue(path, found)}`;
     case 'too_small':
     case 'too_big':
       return `${place}: ${bound(issue, found)}`;
@@ -53,11 +53,17 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
 function unknownFields(names: readonly string[], path: string): string {
   const list = names.map((name) => `"${name}"`).join(', ');
   const said = `unknown field${names.length > 1 ? 's' : ''} ${list}${path === '' ? '' : ` in ${path}`}`;
+  if (path === 'output' && names.includes('normalize')) return `${said} ("normalize" needs "v": 2)`;
   if (path !== '') return said;
   const cures = names.flatMap((name) => (Object.hasOwn(ELSEWHERE, name) ? [`"${name}": ${ELSEWHERE[name]}`] : []));
   const own =
     'a job has no field for data of your own: keep it on your side under the jobId, or make it part of the jobId';
   return `${said} (${[...new Set(cures), ...(cures.length < names.length ? [own] : [])].join('; ')})`;
+}
+
+/** Names of prompts came with version 2. */
+function laterValue(path: string, found: unknown): string {
+  return path === 'prompt' && typeof found === 'string' ? '; other names that the model has need "v": 2' : '';
 }
 
 function typeNamed(expected: string, path: string): string {

@@ -1,7 +1,7 @@
 // Which words go before a text: by the model's own names first, then by what sides of a search are called.
 
 import { describe, expect, test } from 'vitest';
-import { hasPrompts, missingPrompt, promptText, sidePrompt } from './prompts.ts';
+import { askablePrompts, hasPrompts, missingPrompt, notAskable, promptText, sidePrompt } from './prompts.ts';
 
 const both = { prompts: { query: 'q: ', document: 'd: ' } };
 const queryAlone = { prompts: { query: 'q: ', document: '' } };
@@ -34,6 +34,15 @@ describe('what goes before a text', () => {
     expect(sidePrompt(both, 'passage')).toEqual({ prompt: 'passage' });
     for (const model of [others, { prompts: {} }, { prompts: { query: '' } }])
       expect(sidePrompt(model, 'query')).toEqual({});
+  });
+
+  test('all that may be asked for has words, or is nothing on purpose', () => {
+    expect(askablePrompts(both)).toEqual(['query', 'document', 'passage', 'corpus', 'none']);
+    expect(askablePrompts(others)).toEqual(['retrieval.query', 's2p', 'none']);
+    for (const model of [{ prompts: {} }, { prompts: { query: '' } }]) expect(askablePrompts(model)).toEqual(['none']);
+    for (const model of [both, queryAlone, others, withDefault])
+      for (const name of askablePrompts(model)) expect(promptText(model, name)).toBeDefined();
+    expect(notAskable(askablePrompts(others))).toBe(missingPrompt(others));
   });
 
   test('what is missing is said with what is there', () => {

@@ -42,9 +42,21 @@ export function sidePrompt<Side extends 'query' | 'passage'>(model: Prompts, sid
   return hasPrompts(model.prompts) && promptText(model, side) !== undefined ? { prompt: side } : {};
 }
 
+/** All that may be asked for by name: the model's own names, the sides of a search that it has, and no prompt. */
+export function askablePrompts(model: Prompts): readonly string[] {
+  const sides = SIDES.filter((name) => promptText(model, name) !== undefined);
+  const own = hasPrompts(model.prompts) ? Object.keys(model.prompts) : [];
+  return [...new Set([...own, ...sides, NO_PROMPT])];
+}
+
 /** Why the prompt of this name cannot be asked for, as the end of a sentence about the model. */
 export function missingPrompt({ prompts }: Prompts): string {
-  const names = Object.keys(prompts).filter((name) => prompts[name] !== '');
+  return notAskable(Object.keys(prompts).filter((name) => prompts[name] !== ''));
+}
+
+/** The same by the names that may be asked for. */
+export function notAskable(askable: readonly string[]): string {
+  const names = askable.filter((name) => name !== NO_PROMPT);
   return names.length === 0
     ? 'has no prompts: leave it out, or import the model with --query-prompt and --passage-prompt'
     : `has ${names.map((name) => JSON.stringify(name)).join(', ')}: ask for one of them, or for "${NO_PROMPT}"`;

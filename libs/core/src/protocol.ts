@@ -80,6 +80,9 @@ export type FromExecutor =
       readonly device: string;
       readonly precision: Precision;
       readonly pid: number;
+      /** Names of prompts that may be asked for, and whether vectors have length 1. Of one that embeds. */
+      readonly prompts?: readonly string[];
+      readonly isNormalized?: boolean;
     }
   /** The executor cannot do its work at all; it exits after this. */
   | { readonly kind: 'unfit'; readonly failure: Failure }

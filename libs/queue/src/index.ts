@@ -48,7 +48,7 @@ export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJo
 export { defaultWorkerName } from './worker/worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
 export { writeRefusal } from './redis/write-refusal.ts';
-export { JobProducer, type JobEnding, type JobState } from './producer/job-producer.ts';
+export { JobProducer, type JobEnding, type JobState, type ServingWorker } from './producer/job-producer.ts';
 export type { AddOptions, AddResult, NewJob } from './producer/new-job.ts';
 export type { ProducerOptions } from './producer/open-queue.ts';
 export type { Again } from './producer/job-verdict.ts';

@@ -66,6 +66,7 @@ export interface EmbedFlags {
   readonly prompt?: string;
   readonly truncate: 'end' | 'error';
   readonly dimensions?: number;
+  /** Undefined: as the model has it. */
   readonly normalize?: boolean;
   readonly resume?: boolean;
   readonly fresh?: boolean;
@@ -169,6 +170,7 @@ async function embedClaimed(
   const model = expectEmbedder(await fetchModel(terminal, settings.model, options));
   refuseDimensions(model, flags.dimensions);
   refuseMissingPrompt(model, flags.prompt);
+  refuseOwnLengths(model, flags.normalize);
   // whether there is a trial is known when the queue server is; until then it is as it was
   const asked = withOrigin(runRequest(model, request), earlier?.request.options[TRIAL_NAME] !== undefined);
   const goesOnWith = refuseOtherRun(target, earlier, asked);
@@ -409,6 +411,12 @@ function nameOfUnrepeatable(inputs: readonly Input[]): string {
 /** Of a model whose vectors have length 1 anyhow nothing is asked for. */
 function wantsUnit({ normalize = false }: EmbedFlags, { isNormalized }: Pick<StoredModel, 'isNormalized'>): boolean {
   return normalize && !isNormalized;
+}
+
+/** Vectors of a model that normalizes cannot be had otherwise. */
+function refuseOwnLengths({ name, isNormalized }: StoredModel, normalize: boolean | undefined): void {
+  if (normalize === false && isNormalized)
+    throw new ShoalError('USAGE', `--no-normalize: the vectors of ${name} have length 1 and cannot be had otherwise`);
 }
 
 /** Whoever asks for a prompt would otherwise get vectors without one, and never know. */

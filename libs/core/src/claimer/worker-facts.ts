@@ -39,6 +39,13 @@ export interface WorkerFacts extends WorkerLoad {
   readonly model: string;
   readonly host: string;
   readonly pid: number;
+  /** Of Shoal. Workers of 0.1.0 do not tell it. */
+  readonly version?: string;
+  /** The newest version of jobs that it reads; left out: 1. */
+  readonly jobVersion?: number;
+  /** Names of prompts that may be asked for, and whether vectors have length 1; of one that embeds. */
+  readonly prompts?: readonly string[] | undefined;
+  readonly isNormalized?: boolean | undefined;
   /** Lanes it claims from; one that serves the CPU lane is a CPU worker. */
   readonly lanes: readonly Lane[];
   /** Told to claim nothing until it is resumed. */

@@ -400,6 +400,23 @@ describe('vectors of a model that does not normalize', () => {
     }
   });
 
+  test('are asked for by "normalize": false, which a model refuses whose vectors have no others', async () => {
+    const output = { dtype: 'f32', dimensions: undefined, normalize: false } as const;
+    const bench = bench7();
+    bench.run([orderOf('a', texts, { output })]);
+    await bench.untilOutcomes(1);
+    expect(bodyOf(bench, 'a')).toEqual(raw(7).flat());
+    const unit = setup();
+    unit.run([orderOf('b', texts, { output })]);
+    await unit.untilOutcomes(1);
+    expect(unit.outcomesOf('b')).toMatchObject([
+      {
+        kind: 'failed',
+        failure: { code: 'JOB_INVALID', message: expect.stringContaining('have length 1') as unknown },
+      },
+    ]);
+  });
+
   test('of one model that normalizes are the same whether length 1 is asked for or not, by either fingerprint', async () => {
     const facts = { model: MODEL, prompt: undefined, truncate: 'end' } as const;
     const output = { dtype: 'f32', dimensions: undefined, normalize: true } as const;

@@ -45,6 +45,7 @@ export class TextRows implements RowMaker {
   }
 
   async rowsOf(order: JobOrder, bytes: Buffer): Promise<FilledRows> {
+    if (order.output.normalize === false && this.parts.isNormalized !== false) throw this.alwaysUnit(order);
     if (order.input.form === 'inline') return this.tokenized(order, order.input.texts);
     const input = decodeInput(bytes);
     expectInput(order, { form: input.form, rows: input.form === 'texts' ? input.texts.length : input.rows.length });
@@ -58,6 +59,16 @@ export class TextRows implements RowMaker {
     if (prefix === undefined) throw this.noPrompt(order);
     const rows = await tokenizer.encodeAll(prefix === '' ? texts : texts.map((text) => prefix + text));
     return { ids: rows.map((row) => row.ids), truncated: countCut(order, rows, tokenizer.maxTokens) };
+  }
+
+  /** A promise that nobody could keep. */
+  private alwaysUnit({ jobId }: JobOrder): ShoalError<'JOB_INVALID'> {
+    return new ShoalError(
+      'JOB_INVALID',
+      `job "${jobId}" asks for vectors that are not normalized ("normalize": false), and those of ${this.parts.model} ` +
+        'have length 1 and cannot be had otherwise: leave it out',
+      { jobId },
+    );
   }
 
   /** Texts without the words that were asked for would have other vectors, and nobody would see it. */

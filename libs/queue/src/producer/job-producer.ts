@@ -4,15 +4,18 @@
 // never computes a fingerprint.
 
 import { randomUUID } from 'node:crypto';
-import { keySpace, type KeySpace } from '@shoal/contract';
+import { DEFAULT_PREFIX, cpuLaneOf, keySpace, type KeySpace } from '@shoal/contract';
+import type { WorkerFacts } from '@shoal/core';
 import type { Queue } from 'bullmq';
 import { Admission, admissionRefused } from '../admission/admission.ts';
 import { addAndLook } from '../bullmq/add.ts';
+import { liveFacts } from '../lanes/fleet.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { askOnce, bytesOf } from '../redis/command-pipeline.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
+import { within } from '../redis/within.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
 import { judge, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { DISCARD_INPUT, READ_ENDINGS } from './lua/scripts.generated.ts';
@@ -33,6 +36,16 @@ export interface JobEnding {
   readonly state: 'open' | 'completed' | 'failed' | 'unknown';
   readonly failedReason: string | undefined;
 }
+
+/** One that claims jobs of the queue, or those that are handed over, and what it tells of itself. */
+export interface ServingWorker {
+  readonly workerId: string;
+  /** Undefined for a worker that tells nothing, or nothing that can be read. */
+  readonly facts: WorkerFacts | undefined;
+}
+
+/** Who asks about workers waits no longer for the answer: without one, jobs go their way. */
+const FACTS_WITHIN_MS = 2_000;
 
 export class JobProducer {
   private readonly options: ProducerOptions;
@@ -186,6 +199,20 @@ export class JobProducer {
   /** Why jobs of this queue may not have been answered yet. Throws QUEUE_UNREACHABLE. */
   whyWaiting(): Promise<Waiting> {
     return whyWaiting(this.connection, this.queue, this.options.prefix);
+  }
+
+  /** Live workers of both lanes; undefined while the server is away, or does not answer within two seconds. */
+  async workers(): Promise<readonly ServingWorker[] | undefined> {
+    if (this.connection.status !== 'ready') return undefined; // a question would be put in line until it is back
+    const { queue, prefix = DEFAULT_PREFIX } = this.options;
+    let found: readonly ServingWorker[] | undefined;
+    const look = async (): Promise<void> => {
+      const lanes = [queue, cpuLaneOf(queue)].map((lane) => liveFacts(this.connection, lane, prefix));
+      const byId = new Map((await Promise.all(lanes)).flatMap((lane) => [...lane]));
+      found = [...byId].map(([workerId, facts]) => ({ workerId, facts }));
+    };
+    await within(FACTS_WITHIN_MS, look());
+    return found;
   }
 
   /** Calls that still wait for the server are rejected. Safe to call twice. */

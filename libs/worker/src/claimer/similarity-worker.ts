@@ -58,6 +58,7 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
     resultDims: () => WIDEST_RESULT,
     said: (facts) => ({ device: facts.device, budgetBytes }),
     readJob: readSimilarityJob,
+    jobVersion: 1,
   });
 }
 

@@ -52,6 +52,8 @@ export interface WorkerKind {
   /** What the log says of it when it is ready. */
   readonly said: (ready: Ready) => Readonly<Record<string, unknown>>;
   readonly readJob?: PipelineParts['readJob'];
+  /** The newest version of jobs that it reads. */
+  readonly jobVersion: number;
   /** Undefined where nothing but this serves the queue. */
   readonly service?: QueueService | undefined;
 }
@@ -154,7 +156,7 @@ interface LanesParts {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, workerName }: WorkerKind,
+  { queue, cpuQueue, workerName, jobVersion }: WorkerKind,
   { ready, meter, faults, recorder, serverNowMs }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
@@ -181,6 +183,7 @@ function lanesOf(
     cpuQueue,
     workerId: `${workerName}-${randomUUID().slice(0, 8)}`,
     ready,
+    jobVersion,
     metrics: recorder,
   };
 }

@@ -6,6 +6,7 @@ import { noFaults } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Fleet, closeConnection, openConnection, type Redis } from '@shoal/queue';
 import { claimSome, startTestServer, type TestServer } from '@shoal/queue/testing';
+import { SHOAL_VERSION } from './shoal-version.ts';
 import { openLanes, type WorkerLanes, type WorkerLanesOptions } from './worker-lanes.ts';
 
 const MODEL = 'x';
@@ -54,7 +55,8 @@ async function open(
     source: { redisUrl: server.url, prefix, queue: mainQueue(MODEL), leaseMs: 5_000, stalledCheckMs: 1_000, log },
     cpuQueue: cpuQueue(MODEL),
     workerId: `${device}-1`,
-    ready: { device, precision: 'fp32', model: 'x@1' },
+    ready: { device, precision: 'fp32', model: 'x@1', prompts: ['query', 'none'], isNormalized: true },
+    jobVersion: 2,
     settings: { hybrid: 'auto', hybridAgeMs: 60_000 },
     meter,
     metrics: noMetrics,
@@ -97,6 +99,16 @@ async function claimed(
   while (claims.filter(isCounted).length < count) claims.push(...(await claimSome(source, 200)));
   return claims;
 }
+
+test('a worker tells its version, the jobs that it reads, and what its model offers', async () => {
+  await open('cuda:0', 50_000);
+  const fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: mainQueue(MODEL) });
+  const { workers } = await fleet.look();
+  await fleet.close();
+  const told = { version: SHOAL_VERSION, jobVersion: 2, prompts: ['query', 'none'], isNormalized: true };
+  expect(workers.map(({ facts }) => facts)).toMatchObject([told]);
+  expect(SHOAL_VERSION).toMatch(/^\d+\.\d+\.\d+/);
+});
 
 test('a worker that serves two lanes says once what is doubtful about the queue server', async () => {
   const log = new RecordingLogger();

@@ -26,6 +26,7 @@ import {
   type BullJobSourceOptions,
   type FleetView,
 } from '@shoal/queue';
+import { SHOAL_VERSION } from './shoal-version.ts';
 
 export interface WorkerLanesOptions {
   /** Of the main lane. */
@@ -33,7 +34,12 @@ export interface WorkerLanesOptions {
   readonly cpuQueue: string;
   /** Seen by others under this id. */
   readonly workerId: string;
-  readonly ready: Pick<Extract<FromExecutor, { kind: 'ready' }>, 'device' | 'precision' | 'model'>;
+  readonly ready: Pick<
+    Extract<FromExecutor, { kind: 'ready' }>,
+    'device' | 'precision' | 'model' | 'prompts' | 'isNormalized'
+  >;
+  /** The newest version of jobs that it reads. */
+  readonly jobVersion: number;
   readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
   readonly meter: LoadMeter;
   readonly metrics: Pick<Metrics, 'handedOverWaiting' | 'laneChosen'>;
@@ -184,12 +190,12 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter }: WorkerLanesOptions,
+  { ready, meter, jobVersion }: WorkerLanesOptions,
   lanes: readonly Lane[],
   drain: Drain,
   gate: HybridGate | undefined,
 ): WorkerFacts {
-  const { device, precision, model } = ready;
+  const { device, precision, model, prompts, isNormalized } = ready;
   return {
     ...meter.load(),
     device,
@@ -199,6 +205,10 @@ function factsOf(
     isDrained: drain.isOn,
     host: hostname(),
     pid: process.pid,
+    version: SHOAL_VERSION,
+    jobVersion,
+    prompts,
+    isNormalized,
     budget: meter.budget,
     memoryBytes: meter.memoryBytes,
     similarity: meter.similarity,

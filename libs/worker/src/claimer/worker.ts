@@ -2,7 +2,7 @@
 // one device; one for similarity jobs is similarity-worker.ts.
 
 import { availableParallelism } from 'node:os';
-import { ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
+import { EMBED_JOB_VERSIONS, ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
 import { READ_JOBS, sizesOf, storeFolders, type Settings } from '@shoal/core';
 import { checkModelName, isHubName, openModel, type Canary, type StoredModel } from '@shoal/models';
 import { defaultWorkerName, isSimulated, type QueueService } from '@shoal/queue';
@@ -54,6 +54,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     limits: ({ device }) => ({ ...settings, ...sizesOf(settings, device) }),
     resultDims: ({ dims }) => dims,
     readJob: READ_JOBS[model.kind],
+    jobVersion: Math.max(...EMBED_JOB_VERSIONS),
     said: (facts) => ({ device: facts.device, precision: facts.precision, model: facts.model, threads }),
   });
   if (service === 'simulation')

@@ -1,7 +1,7 @@
 // The executor process of a worker that runs a model: opens model, tokenizer, runtime and its own connection to the queue
 // server, then lets core's Executor answer the claimer. How it lives and ends is executor-process.ts.
 
-import { keySpace } from '@shoal/contract';
+import { askablePrompts, keySpace } from '@shoal/contract';
 import {
   Executor,
   sizesOf,
@@ -117,6 +117,8 @@ function startExecutor(
     device: backend.device,
     precision: backend.precision,
     pid: process.pid,
+    prompts: askablePrompts(model),
+    isNormalized: model.isNormalized,
   });
   return executor;
 }

@@ -1,0 +1,157 @@
+// Jobs of version 2 towards fleets of one version and of several: a real queue server, and workers that only tell of
+// themselves, as those of 0.1.0 did and as those of now do. Nothing is added that a worker there could not read.
+
+import { Queue } from 'bullmq';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { mainQueue } from '@shoal/contract';
+import { noLog, type WorkerFacts } from '@shoal/core';
+import { WorkerPresence } from '@shoal/queue';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import type { EmbedOptions } from './embedding.ts';
+import { ShoalClient } from './shoal-client.ts';
+
+const QUEUE = mainQueue('x');
+/** What a worker of 0.1.0 tells. */
+const OLD: WorkerFacts = {
+  device: 'cuda:0',
+  precision: 'fp16',
+  model: 'x@1',
+  host: 'h',
+  pid: 7,
+  lanes: ['main'],
+  isDrained: false,
+  rates: { short: 1_000 },
+  mix: { short: 1 },
+  claims: 2,
+  poolTokens: 300,
+  tokensPerJob: 640,
+};
+const NEW: WorkerFacts = {
+  ...OLD,
+  version: '0.2.0',
+  jobVersion: 2,
+  prompts: ['query', 'clustering', 'none'],
+  isNormalized: true,
+};
+
+let server: TestServer;
+let client: ShoalClient;
+let queue: Queue;
+let prefix: string;
+let prefixes = 0;
+const present: WorkerPresence[] = [];
+let calls = 0;
+
+beforeAll(async () => {
+  server = await startTestServer();
+});
+
+beforeEach(async () => {
+  prefix = `{t-unserved-${++prefixes}}`;
+  client = await ShoalClient.connect({ redisUrl: server.url, prefix, model: { name: 'x', revision: '1' } });
+  queue = new Queue(QUEUE, { prefix, connection: { url: server.url } });
+});
+
+afterEach(async () => {
+  await Promise.all(present.splice(0).map((presence) => presence.stop()));
+  await Promise.all([client.close(), queue.close()]);
+});
+
+afterAll(() => server.stop());
+
+async function show(workerId: string, facts: WorkerFacts | undefined, lane = QUEUE): Promise<void> {
+  const told = facts === undefined ? {} : { facts: () => facts };
+  const options = { redisUrl: server.url, prefix, queue: QUEUE, lanes: [lane], workerId, log: noLog };
+  const presence = await WorkerPresence.connect({ ...options, ...told });
+  present.push(presence);
+  await presence.start();
+}
+
+const jobsAdded = (): Promise<number> => queue.getJobCountByTypes('wait', 'prioritized', 'active', 'delayed');
+
+/** What lies on the queue of a call that nobody answers. */
+async function dataOf(options: EmbedOptions): Promise<unknown> {
+  const jobId = `call-${++calls}`;
+  const asked = client.embed(['one'], { ...options, jobId }).catch((error: unknown) => error);
+  const job = await vi.waitFor(
+    async () => (await queue.getJob(`default~${jobId}`)) ?? Promise.reject(new Error('not yet')),
+  );
+  await client.cancel([jobId]);
+  await asked;
+  return job.data;
+}
+
+describe('a fleet with an older worker', () => {
+  test('is told by worker and version before anything is added, in a stream as well', async () => {
+    await show('gpu-new', NEW);
+    await show('gpu-old', OLD);
+    await show('gpu-next', { ...OLD, version: '0.1.5' });
+    const refusal = {
+      code: 'JOB_VERSION_UNKNOWN',
+      message: expect.stringMatching(
+        /^the prompt "clustering" needs workers that read jobs of version 2, and embed-x is served by .*"gpu-old" of Shoal 0\.1\.0 or older/,
+      ) as unknown,
+    };
+    await expect(client.embed(['one'], { prompt: 'clustering' })).rejects.toMatchObject(refusal);
+    await expect(client.embedStream([{ text: 'a' }], { prompt: 'clustering' }).next()).rejects.toMatchObject(refusal);
+    await expect(client.embed(['one'], { output: { normalize: true } })).rejects.toMatchObject({
+      message: expect.stringMatching(/^normalize: true needs .*"gpu-next" of Shoal 0\.1\.5/) as unknown,
+    });
+    expect(await jobsAdded()).toBe(0);
+  });
+
+  test('is one whose CPU lane an older worker serves, or one that tells nothing of itself', async () => {
+    await show('gpu-new', NEW);
+    await show('cpu-old', OLD, `${QUEUE}-cpu`);
+    await show('mute', undefined);
+    await expect(client.embed(['one'], { prompt: 'clustering' })).rejects.toMatchObject({
+      code: 'JOB_VERSION_UNKNOWN',
+      fields: {
+        workers: expect.arrayContaining([
+          { workerId: 'cpu-old', version: '0.1.0 or older' },
+          { workerId: 'mute', version: '0.1.0 or older' },
+        ]) as unknown,
+      },
+    });
+    expect(await jobsAdded()).toBe(0);
+  });
+
+  test('gets jobs of version 1, and of version 2 once the older one is drained', async () => {
+    await show('gpu-new', NEW);
+    await show('gpu-old', { ...OLD, isDrained: true });
+    expect(await dataOf({ prompt: 'clustering' })).toMatchObject({ v: 2, prompt: 'clustering', texts: ['one'] });
+    await show('gpu-older', OLD);
+    expect(await dataOf({ prompt: 'query', truncate: 'error' })).toMatchObject({ v: 1, prompt: 'query' });
+  });
+});
+
+describe('what the model does not offer', () => {
+  test.each(['klustering', 'passage'])(
+    'is the prompt "%s", refused with its names before a job is added',
+    async (prompt) => {
+      await show('gpu-new', NEW);
+      await expect(client.embed(['one'], { prompt })).rejects.toMatchObject({
+        code: 'JOB_INVALID',
+        message: `the prompt "${prompt}" was asked for, and x has "query", "clustering": ask for one of them, or for "none"`,
+      });
+      expect(await jobsAdded()).toBe(0);
+    },
+  );
+
+  test('are lengths of their own, of a model that normalizes', async () => {
+    await show('gpu-new', NEW);
+    await expect(client.embed(['one'], { output: { normalize: false } })).rejects.toMatchObject({
+      code: 'JOB_INVALID',
+      message: expect.stringContaining('the vectors of x have length 1') as unknown,
+    });
+    expect(await jobsAdded()).toBe(0);
+  });
+});
+
+test('where no worker is alive, what is asked for waits for one', async () => {
+  expect(await dataOf({ prompt: 'clustering', output: { normalize: false } })).toMatchObject({
+    v: 2,
+    prompt: 'clustering',
+    output: { normalize: false },
+  });
+});
