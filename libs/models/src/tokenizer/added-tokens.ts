@@ -70,8 +70,12 @@ interface Node {
   token: AddedToken | undefined;
 }
 
-/** Called with a stretch between tokens (no id), or with what a token takes from the text; false ends the search. */
-export type VisitPiece = (start: number, end: number, id: number | undefined) => boolean;
+/** A stretch between tokens (no id), or what a token takes from the text. */
+export interface Piece {
+  readonly start: number;
+  readonly end: number;
+  readonly id: number | undefined;
+}
 
 export class AddedTokens {
   readonly isEmpty: boolean;
@@ -119,8 +123,12 @@ export class AddedTokens {
     return token === undefined ? undefined : { token, end };
   }
 
-  /** Pieces in order, until `visit` has enough. Text must be well-formed. */
-  split(text: string, visit: VisitPiece): void {
+  /** Of a well-formed text, in order, looked for as they are asked for. */
+  *pieces(text: string): Generator<Piece, void, undefined> {
+    if (this.isEmpty) {
+      if (text !== '') yield { start: 0, end: text.length, id: undefined };
+      return;
+    }
     let covered = 0; // by tokens and the stretches before them
     for (let at = 0; at < text.length;) {
       if (this.#begins[text.charCodeAt(at)] === 0) {
@@ -136,13 +144,13 @@ export class AddedTokens {
       // one that does not stand alone is passed over, with all that begins inside it
       if (!token.isSingleWord || standsAlone(text, at, end)) {
         const from = token.stripsLeft ? Math.max(covered, blanksBefore(text, at)) : at;
-        if (covered < from && !visit(covered, from, undefined)) return;
+        if (covered < from) yield { start: covered, end: from, id: undefined };
         covered = token.stripsRight ? blanksBehind(text, end) : end;
-        if (!visit(from, covered, token.id)) return;
+        yield { start: from, end: covered, id: token.id };
       }
       at = end;
     }
-    if (covered < text.length) visit(covered, text.length, undefined);
+    if (covered < text.length) yield { start: covered, end: text.length, id: undefined };
   }
 }
 

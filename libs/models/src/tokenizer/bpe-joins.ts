@@ -32,8 +32,11 @@ export class BpeJoins {
         this.#ascii[left * ASCII + right] = this.#joinsAny(left, right) ? 1 : 0;
   }
 
-  /** Where the stretch that begins at `start` may be cut first; at the latest at the end of the text. */
-  end(text: string, start: number): number {
+  /**
+   * Where the stretch that begins at `start` may be cut first; at the latest at the end of the text. Where it may not be
+   * cut before `limit`: ~at, and `at` is the character to look on from.
+   */
+  end(text: string, start: number, limit: number = text.length): number {
     let left = text.codePointAt(start)!;
     let at = start + (left > 0xffff ? 2 : 1);
     while (at < text.length) {
@@ -41,6 +44,7 @@ export class BpeJoins {
       const isJoined =
         left < ASCII && right < ASCII ? this.#ascii[left * ASCII + right] === 1 : this.#joinsAny(left, right);
       if (!isJoined) return at;
+      if (at >= limit) return ~at;
       at += right > 0xffff ? 2 : 1;
       left = right;
     }

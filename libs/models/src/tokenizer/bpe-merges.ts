@@ -3,9 +3,12 @@
 // Units, 2016), with the ids of `Word::merge_all` in the official `tokenizers` package. Knows nothing of characters.
 
 import { PairTable } from './pair-table.ts';
+import { lastOf } from './steps.ts';
 
 /** Above, a heap: the short way looks through all pairs for each merge. */
 const SHORT_WORD = 40;
+/** A step takes a millisecond or two. */
+const STEP_PAIRS = 4_096;
 const NO_RANK = PairTable.NONE;
 /** In place of the id of a symbol that was merged into the one before. */
 const EMPTY = -1;
@@ -32,7 +35,7 @@ export class BpeMerges {
   /** Merges the first `count` of `ids` in place and returns how many are left. */
   apply(ids: Int32Array, count: number): number {
     if (count < 2) return count;
-    return count <= SHORT_WORD ? this.#applyShort(ids, count) : this.#applyLong(ids, count);
+    return count <= SHORT_WORD ? this.#applyShort(ids, count) : lastOf(this.applySteps(ids, count));
   }
 
   #applyShort(ids: Int32Array, count: number): number {
@@ -59,10 +62,14 @@ export class BpeMerges {
     }
   }
 
-  /** Time n log n, and 28 bytes a symbol. */
-  #applyLong(ids: Int32Array, count: number): number {
-    const next = Int32Array.from({ length: count }, (_, at) => at + 1);
-    const previous = Int32Array.from({ length: count }, (_, at) => at - 1);
+  /** The same in steps. Time n log n, and 28 bytes a symbol. */
+  *applySteps(ids: Int32Array, count: number): Generator<void, number, undefined> {
+    const next = new Int32Array(count);
+    const previous = new Int32Array(count);
+    for (let at = 0; at < count; at++) {
+      next[at] = at + 1;
+      previous[at] = at - 1;
+    }
     const queue = new PairQueue(count);
     const add = (left: number): void => {
       const right = next[left]!;
@@ -70,8 +77,13 @@ export class BpeMerges {
       const rank = this.#ranks.get(ids[left]!, ids[right]!);
       if (rank !== NO_RANK) queue.add(rank, left);
     };
-    for (let at = 0; at + 1 < count; at++) add(at);
+    let done = 0; // pairs since the last step
+    for (let at = 0; at + 1 < count; at++) {
+      add(at);
+      if (++done % STEP_PAIRS === 0) yield;
+    }
     while (queue.size > 0) {
+      if (++done % STEP_PAIRS === 0) yield;
       const { rank, left } = queue.take();
       if (ids[left] === EMPTY) continue; // it was merged into the one before
       const right = next[left]!;

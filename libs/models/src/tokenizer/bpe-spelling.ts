@@ -7,6 +7,7 @@ import { NO_ID, type BpeModel } from './bpe-model.ts';
 import type { SymbolList } from './bpe-words.ts';
 
 export interface Spelling {
+  /** Of a word in one go, or of its parts in order. */
   readonly spell: (word: string, symbols: SymbolList) => void;
   readonly joins: BpeJoins | undefined;
   readonly wholeId: ((word: string) => number | undefined) | undefined;
@@ -26,13 +27,16 @@ export function byteSpelling(model: BpeModel): Spelling {
   const { vocabulary } = model;
   const idOfByte = Int32Array.from(BYTE_CHARS, (char) => vocabulary.get(char) ?? NO_ID);
   const isComplete = spellsAll(model, 'bytes');
+  const longest = longestOf(vocabulary);
   return {
     spell: isComplete
       ? (word, symbols) => eachByte(word, (byte) => symbols.add(idOfByte[byte]!))
       : (word, symbols) => spellCharacters(byteText(word), symbols, model),
     // what vanishes or becomes one unknown token brings together what stood around it
     joins: isComplete ? new BpeJoins(byteJoins(model)) : undefined,
-    wholeId: model.ignoresMerges ? (word) => vocabulary.get(byteText(word)) : undefined,
+    wholeId: model.ignoresMerges
+      ? (word) => (word.length > longest ? undefined : vocabulary.get(byteText(word)))
+      : undefined,
   };
 }
 
@@ -45,15 +49,20 @@ export function characterSpelling(model: BpeModel): Spelling {
   };
 }
 
+/** Code units of the longest token: no word beyond it is one. */
+function longestOf(vocabulary: BpeModel['vocabulary']): number {
+  let longest = 0;
+  for (const token of vocabulary.keys()) longest = Math.max(longest, token.length);
+  return longest;
+}
+
 /** As `BPE::merge_word` of the original: an unknown token is written only when a known character or the end follows. */
 function spellCharacters(word: string, symbols: SymbolList, model: BpeModel): void {
   const { vocabulary, unknownId, fusesUnknown, byteIds } = model;
-  let isUnknown = false; // a token for what came before is still to be written
   for (const char of word) {
     const id = vocabulary.get(char);
     if (id !== undefined) {
-      if (isUnknown) symbols.add(unknownId!);
-      isUnknown = false;
+      symbols.addOpen();
       symbols.add(id);
       continue;
     }
@@ -62,10 +71,9 @@ function spellCharacters(word: string, symbols: SymbolList, model: BpeModel): vo
       continue;
     }
     if (unknownId === undefined) continue;
-    if (isUnknown && !fusesUnknown) symbols.add(unknownId);
-    isUnknown = true;
+    if (!fusesUnknown) symbols.addOpen();
+    symbols.open = unknownId;
   }
-  if (isUnknown) symbols.add(unknownId!);
 }
 
 function hasAllBytes(char: string, byteIds: Int32Array): boolean {

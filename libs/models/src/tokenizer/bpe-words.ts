@@ -4,13 +4,14 @@
 
 import type { BpeJoins } from './bpe-joins.ts';
 import type { BpeMerges } from './bpe-merges.ts';
+import { STEP_UNITS, wholeCharacters } from './steps.ts';
 import { WordCache, type CachedIds } from './word-cache.ts';
 
 export interface WordOptions {
   readonly merges: BpeMerges;
   /** Where words may be cut; nowhere, if undefined. */
   readonly joins: BpeJoins | undefined;
-  /** Writes the symbols of a word. */
+  /** Writes the symbols of a word, or of its parts in order. */
   readonly spell: (word: string, symbols: SymbolList) => void;
   /** The token that a word is without any merge; undefined where the model does not ask for that. */
   readonly wholeId: ((word: string) => number | undefined) | undefined;
@@ -37,9 +38,26 @@ export class BpeWords {
     else push(ids, this.#words.get(word) ?? this.#learn(word));
   }
 
-  /** The same for a text that is one long word, most of whose parts were met before. */
-  appendText(text: string, ids: number[], most: number): void {
-    this.#appendNew(text, ids, most);
+  /** The same in steps, for a word that may be very long. */
+  *appendSteps(word: string, ids: number[], most: number): Generator<void, void, undefined> {
+    const { joins, wholeId } = this.#options;
+    const whole = wholeId?.(word);
+    if (whole !== undefined) {
+      ids.push(whole);
+      return;
+    }
+    let paused = 0; // where the last step ended
+    for (let start = 0; start < word.length && ids.length <= most;) {
+      let end = joins === undefined ? word.length : joins.end(word, start, start + STEP_UNITS);
+      for (; end < 0; end = joins!.end(word, ~end, ~end + STEP_UNITS)) yield;
+      const part = word.slice(start, end);
+      if (part.length > STEP_UNITS) yield* this.#mergeSteps(part, ids, most);
+      else push(ids, this.#parts.get(part) ?? this.#learnPart(part));
+      start = end;
+      if (end - paused < STEP_UNITS) continue;
+      paused = end;
+      yield;
+    }
   }
 
   #learn(word: string): CachedIds {
@@ -78,8 +96,23 @@ export class BpeWords {
     const symbols = this.#symbols;
     symbols.clear();
     this.#options.spell(part, symbols);
+    symbols.addOpen();
     const count = this.#options.merges.apply(symbols.ids, symbols.count);
     for (let at = 0; at < count; at++) ids.push(symbols.ids[at]!);
+  }
+
+  /** Of a long part, until there are more than `most`. */
+  *#mergeSteps(part: string, ids: number[], most: number): Generator<void, void, undefined> {
+    const symbols = new SymbolList();
+    for (let start = 0; start < part.length;) {
+      const end = wholeCharacters(part, Math.min(part.length, start + STEP_UNITS));
+      this.#options.spell(part.slice(start, end), symbols);
+      start = end;
+      yield;
+    }
+    symbols.addOpen();
+    const count = yield* this.#options.merges.applySteps(symbols.ids, symbols.count);
+    for (let at = 0; at < count && ids.length <= most; at++) ids.push(symbols.ids[at]!);
   }
 }
 
@@ -89,10 +122,18 @@ const KEPT_SYMBOLS = 4096;
 export class SymbolList {
   ids = new Int32Array(256);
   count = 0;
+  /** An unknown token that is written when a known symbol or the end follows. */
+  open: number | undefined;
 
   clear(): void {
     this.count = 0;
+    this.open = undefined;
     if (this.ids.length > KEPT_SYMBOLS) this.ids = new Int32Array(256);
+  }
+
+  addOpen(): void {
+    if (this.open !== undefined) this.add(this.open);
+    this.open = undefined;
   }
 
   add(id: number): void {

@@ -41,6 +41,14 @@ export function nfc(text: string): string {
   return parts.join('');
 }
 
+/** Whether normalization changes, moves or joins nothing across `at`, where a character begins. */
+export function beginsRun(text: string, at: number): boolean {
+  const point = text.codePointAt(at)!;
+  if (point < FIRST_FOLLOWING) return true;
+  following ??= setOf(TEXT_CLASS_RANGES.FOLLOWING);
+  return !hasPoint(following, point);
+}
+
 /** Where the character before begins, if what follows may be joined with it. */
 function startOfComposing(text: string, at: number, composes: Uint8Array): number {
   const before = (text.charCodeAt(at - 1) & 0xfc00) === 0xdc00 ? at - 2 : at - 1;

@@ -173,13 +173,11 @@ export class UnigramTokenizer implements TextTokenizer {
   #learn(stretch: string, isFirst: boolean, place: Place, enough: number): readonly number[] {
     const ids: number[] = [];
     const normal = normalized(this.#normalizer, stretch, place);
-    if (this.#normalizedAdded.isEmpty) this.#appendWords(normal, isFirst, ids, enough);
-    else
-      this.#normalizedAdded.split(normal, (start, end, id) => {
-        if (id !== undefined) ids.push(id);
-        else this.#appendWords(normal.slice(start, end), isFirst && start === 0, ids, enough);
-        return ids.length <= enough;
-      });
+    for (const { start, end, id } of this.#normalizedAdded.pieces(normal)) {
+      if (id !== undefined) ids.push(id);
+      else this.#appendWords(normal.slice(start, end), isFirst && start === 0, ids, enough);
+      if (ids.length > enough) break;
+    }
     return ids;
   }
 

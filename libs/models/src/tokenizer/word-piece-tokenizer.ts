@@ -10,13 +10,12 @@ import { BertWords, ROLE } from './bert-words.ts';
 import type { TextTokenizer } from './text-tokenizer.ts';
 import type { Ends } from './ends.ts';
 import { endedRow, roomBefore } from './row-options.ts';
+import { STEP_UNITS, lastOf } from './steps.ts';
 import { isSpace } from './unicode-sets.ts';
 import { WordCache, type CachedIds } from './word-cache.ts';
 import type { WordPieceFacts } from './word-piece-facts.ts';
 import { WordPiece } from './word-piece.ts';
 
-/** Code units in a step. A longer stretch is read in pieces of about as many. */
-const STEP_UNITS = 8_192;
 /** Around a piece, so that what it begins and ends with is seen. An ASCII letter stays what it is. */
 const FRAME = 'x';
 
@@ -202,11 +201,10 @@ export class WordPieceTokenizer implements TextTokenizer {
   }
 
   #appendNormalized(normal: string, ids: number[]): void {
-    this.#normalized.split(normal, (start, end, id) => {
+    for (const { start, end, id } of this.#normalized.pieces(normal)) {
       if (id !== undefined) ids.push(id);
       else this.#appendWords(this.#words.cut(normal.slice(start, end)), ids);
-      return true;
-    });
+    }
   }
 }
 
@@ -215,13 +213,6 @@ function widenStretches(roles: Uint8Array, patterns: readonly (readonly [string,
   const holdSpaces = patterns.some(([pattern]) => [...pattern].some((char) => isSpace(char.codePointAt(0)!)));
   for (let point = 0; point < roles.length; point++)
     if (roles[point] === ROLE.ALONE || (holdSpaces && roles[point] === ROLE.SPACE)) roles[point] = ROLE.ODD;
-}
-
-function lastOf<Value>(steps: Generator<void, Value, undefined>): Value {
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done === true) return value;
-  }
 }
 
 interface FoundToken {
