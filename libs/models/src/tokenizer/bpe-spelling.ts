@@ -23,30 +23,61 @@ export function spellsAll({ vocabulary, byteIds }: BpeModel, spelling: 'bytes' |
   return byteIds !== undefined && !byteIds.includes(NO_ID);
 }
 
+// A function holds all that another function made beside it asks for. Each of these is therefore made apart, of what it
+// needs: the vocabulary and the merges as strings are 100 MB of Gemma 3, and let go.
+
 export function byteSpelling(model: BpeModel): Spelling {
-  const { vocabulary } = model;
-  const idOfByte = Int32Array.from(BYTE_CHARS, (char) => vocabulary.get(char) ?? NO_ID);
   const isComplete = spellsAll(model, 'bytes');
-  const longest = longestOf(vocabulary);
   return {
-    spell: isComplete
-      ? (word, symbols) => eachByte(word, (byte) => symbols.add(idOfByte[byte]!))
-      : (word, symbols) => spellCharacters(byteText(word), symbols, model),
+    spell: isComplete ? byteSpeller(idsOfBytes(model)) : characterSpeller(charactersOf(model), byteText),
     // what vanishes or becomes one unknown token brings together what stood around it
     joins: isComplete ? new BpeJoins(byteJoins(model)) : undefined,
-    wholeId: model.ignoresMerges
-      ? (word) => (word.length > longest ? undefined : vocabulary.get(byteText(word)))
-      : undefined,
+    wholeId: model.ignoresMerges ? wholeIds(model.vocabulary, byteText) : undefined,
   };
 }
 
 export function characterSpelling(model: BpeModel): Spelling {
-  const { vocabulary } = model;
   return {
-    spell: (word, symbols) => spellCharacters(word, symbols, model),
+    spell: characterSpeller(charactersOf(model), asItIs),
     joins: new BpeJoins({ pairs: characterJoins(model), cuttable: cuttable(model) }),
-    wholeId: model.ignoresMerges ? (word) => vocabulary.get(word) : undefined,
+    wholeId: model.ignoresMerges ? wholeIds(model.vocabulary, asItIs) : undefined,
   };
+}
+
+function byteSpeller(idOfByte: Int32Array): Spelling['spell'] {
+  return (word, symbols) => eachByte(word, (byte) => symbols.add(idOfByte[byte]!));
+}
+
+function characterSpeller(characters: Characters, textOf: (word: string) => string): Spelling['spell'] {
+  return (word, symbols) => spellCharacters(textOf(word), symbols, characters);
+}
+
+function wholeIds(vocabulary: BpeModel['vocabulary'], textOf: (word: string) => string): Spelling['wholeId'] {
+  const longest = longestOf(vocabulary);
+  return (word) => (word.length > longest ? undefined : vocabulary.get(textOf(word)));
+}
+
+const asItIs = (word: string): string => word;
+
+function idsOfBytes({ vocabulary }: BpeModel): Int32Array {
+  return Int32Array.from(BYTE_CHARS, (char) => vocabulary.get(char) ?? NO_ID);
+}
+
+/** What characters become before anything is merged. */
+interface Characters extends Pick<BpeModel, 'unknownId' | 'fusesUnknown' | 'byteIds'> {
+  /** Tokens of one character. */
+  readonly ids: ReadonlyMap<string, number>;
+}
+
+function charactersOf({ vocabulary, unknownId, fusesUnknown, byteIds }: BpeModel): Characters {
+  const ids = new Map<string, number>();
+  for (const [token, id] of vocabulary) if (isOneCharacter(token)) ids.set(token, id);
+  return { ids, unknownId, fusesUnknown, byteIds };
+}
+
+function isOneCharacter(token: string): boolean {
+  const point = token.codePointAt(0);
+  return point !== undefined && token.length === (point > 0xffff ? 2 : 1);
 }
 
 /** Code units of the longest token: no word beyond it is one. */
@@ -57,10 +88,10 @@ function longestOf(vocabulary: BpeModel['vocabulary']): number {
 }
 
 /** As `BPE::merge_word` of the original: an unknown token is written only when a known character or the end follows. */
-function spellCharacters(word: string, symbols: SymbolList, model: BpeModel): void {
-  const { vocabulary, unknownId, fusesUnknown, byteIds } = model;
+function spellCharacters(word: string, symbols: SymbolList, characters: Characters): void {
+  const { ids, unknownId, fusesUnknown, byteIds } = characters;
   for (const char of word) {
-    const id = vocabulary.get(char);
+    const id = ids.get(char);
     if (id !== undefined) {
       symbols.addOpen();
       symbols.add(id);
@@ -142,15 +173,15 @@ function lastPoint(text: string): number {
  * a token.
  */
 function cuttable(model: BpeModel): Uint8Array | undefined {
-  const { vocabulary, byteIds, merges } = model;
+  const { vocabulary, byteIds, mergeIds } = model;
   if (spellsAll(model, 'characters')) {
     const bytes = new Set(byteIds);
-    if (!merges.some((merge) => merge.some((token) => bytes.has(vocabulary.get(token)!)))) return undefined;
+    if (![mergeIds.lefts, mergeIds.rights].some((ids) => ids.some((id) => bytes.has(id)))) return undefined;
   }
   const set = new Uint8Array(0x110000 / 8);
   for (const token of vocabulary.keys()) {
-    const point = token.codePointAt(0);
-    if (point !== undefined && token.length === (point > 0xffff ? 2 : 1)) set[point >> 3]! |= 1 << (point & 7);
+    const point = token.codePointAt(0)!;
+    if (isOneCharacter(token)) set[point >> 3]! |= 1 << (point & 7);
   }
   return set;
 }
