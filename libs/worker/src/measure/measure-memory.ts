@@ -1,7 +1,7 @@
 // The memory law of one graph on this device, from a few shapes run in a process of their own: about 4 s for minilm on
 // 2 cores. Stores nothing and decides nothing.
 
-import { fitMemoryModel, fitShapes, type MemoryLaw, type MemoryPoint } from '@shoal/core';
+import { fitMemoryModel, fitShapes, type MemoryLaw, type MemoryPoint, type RunShape } from '@shoal/core';
 import { probeShapes, type ProbeOptions } from './shape-probe.ts';
 
 export interface MeasureMemoryOptions extends Omit<ProbeOptions, 'shapes' | 'repeats' | 'arenaTokens'> {
@@ -24,12 +24,22 @@ const LEAST_RISE = 1.02;
 export async function measureMemory({ maxWidth, ...probe }: MeasureMemoryOptions): Promise<MemoryLaw> {
   const shapes = fitShapes({ maxWidth });
   const arenaTokens = Math.max(...shapes.map(({ rows, width }) => rows * width));
-  const backend = { ...probe.backend, sessions: 1 };
+  const backend = { ...probe.backend, sessions: 1, ...slotsFor(shapes, probe.backend) };
   const measured = rising(await probeShapes({ ...probe, backend, shapes, repeats: 1, arenaTokens }));
   return fitMemoryModel(
     measured.map((point) => ({ ...point, peakBytes: point.peakBytes + EXECUTOR_BYTES })),
     { floorBytes: EXECUTOR_BYTES },
   );
+}
+
+type Slots = Pick<ProbeOptions['backend'], 'slotRows' | 'slotTokens'>;
+
+/** The law is kept for executors of any limits, so slots are as large as the shapes, whatever this executor's are. */
+function slotsFor(shapes: readonly RunShape[], { slotRows, slotTokens }: Slots): Slots {
+  return {
+    slotRows: Math.max(slotRows, ...shapes.map(({ rows }) => rows)),
+    slotTokens: Math.max(slotTokens, ...shapes.map(({ rows, width }) => rows * width)),
+  };
 }
 
 /** In one process a peak is a shape's own only when it is above all before it. */
