@@ -1,10 +1,10 @@
 // Which rerankers there are, as the queue server tells it, and what becomes of requests while it does not.
 
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { ShoalError } from '@shoal/contract';
 import type { RerankOptions, RerankResult, ShoalClient } from '@shoal/client';
 import { ManualClock } from '@shoal/core/testing';
-import { Reranker } from './reranker.ts';
+import { Reranker, type ServedReranker } from './reranker.ts';
 import type { RerankRequest } from './rerank-request.ts';
 
 const asked: RerankRequest = {
@@ -89,6 +89,54 @@ test('without a name the only one that is served answers', async () => {
       message: expect.stringContaining(served.length === 0 ? 'no worker serves a reranker' : '"one" (also as'),
     });
   }
+});
+
+const revisionOfOne = (revision: string) => ({ name: 'one', revision });
+
+/** They have changed to these, while they were looked at as r1. */
+async function changed(served: readonly string[], serving: string) {
+  const found = setup(['one@r1'], {
+    rerank: async ({ model }) => {
+      const { name, revision } = model as ServedReranker;
+      if (revision !== serving) throw new ShoalError('FINGERPRINT_MISMATCH', `${revision} is not served`);
+      return { ranked: [0], model: `${name}@${revision}` } as unknown as RerankResult;
+    },
+  });
+  await found.reranker.served();
+  found.state.served = served;
+  return found;
+}
+
+describe('workers that change to another revision', () => {
+  test('are looked at afresh and asked once more', async () => {
+    const { reranker, state } = await changed(['one@r2'], 'r2');
+    expect(await reranker.rerank(asked, await reranker.named('one'), answering)).toMatchObject({ model: 'one@r2' });
+    expect(state.looks).toBe(2);
+    expect(await reranker.named('one')).toEqual(revisionOfOne('r2'));
+  });
+
+  test('are not asked for what the caller did not want', async () => {
+    const { reranker } = await changed(['one@r2'], 'r2');
+    const model = 'one@r1';
+    await expect(
+      reranker.rerank({ ...asked, model }, await reranker.named(model), answering),
+    ).rejects.toMatchObject({
+      message: 'there is no reranker "one@r1" here; rerankers that are served: "one" (also as "one@r2")',
+      facts: { status: 404, code: 'model_not_found' },
+    });
+  });
+
+  test.each([
+    ['tell of the old one still', ['one@r1']],
+    ['change once more', ['one@r2']],
+    ['are gone', []],
+  ])('and %s leave the error as it is', async (_, served) => {
+    const { reranker, state } = await changed(served, 'r3');
+    await expect(reranker.rerank(asked, revisionOfOne('r1'), answering)).rejects.toMatchObject({
+      code: 'FINGERPRINT_MISMATCH',
+    });
+    expect(state.looks).toBe(2);
+  });
 });
 
 const failing = (jobId: string) => ({

@@ -65,8 +65,20 @@ export class Reranker {
     return { name, revision: found };
   }
 
-  /** Throws Problem and ShoalError. */
-  async rerank(
+  /**
+   * Workers that changed to another revision since they were looked at are asked once more, as they are now. Throws
+   * Problem and ShoalError.
+   */
+  async rerank(request: RerankRequest, model: ServedReranker, answering: Answering): Promise<RerankResult> {
+    try {
+      return await this.ask(request, model, answering);
+    } catch (error) {
+      if (!isShoalError(error, 'FINGERPRINT_MISMATCH')) throw error;
+      return this.ask(request, await this.revisionNow(request.model, model, error), answering);
+    }
+  }
+
+  private async ask(
     { query, documents, topN, truncate }: RerankRequest,
     { name, revision }: ServedReranker,
     { gone, leftMs }: Answering,
@@ -91,6 +103,17 @@ export class Reranker {
         })
         .catch((error: unknown) => Promise.reject(withPlace(error))),
     );
+  }
+
+  /** The other revision that is served by now. Throws `error` without one, and a Problem to who asked for the old one. */
+  private async revisionNow(asked: string | undefined, old: ServedReranker, error: ShoalError): Promise<ServedReranker> {
+    await this.looking?.catch(() => undefined); // it may have begun before the change
+    this.lookedMs = Number.NEGATIVE_INFINITY;
+    const revisions = (await this.served()).filter(({ name }) => name === old.name);
+    const other = revisions.find(({ revision }) => revision !== old.revision);
+    if (other === undefined) throw error;
+    if (asked?.includes('@') !== true) return other;
+    throw revisions.length > 1 ? error : this.unknown(asked);
   }
 
   private async look(): Promise<void> {
