@@ -8,7 +8,7 @@ import type { Logger, Tokenizer } from '@shoal/core';
 import { processClock } from '@shoal/core/base';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
-import { QueueGauge, type AdmissionLimits, type QueueService } from '@shoal/queue';
+import { QueueGauge, type AdmissionLimits, type QueueDepth, type QueueService } from '@shoal/queue';
 import { createApp } from './app.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
@@ -71,7 +71,6 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
   );
   const gauges = [gauge, similarityGauge];
   const metrics = createMetrics(PRODUCER_METRICS);
-  collect(metrics, gauges);
   const refusedWrites = new RefusedWrites({ ask: () => gauge.writeRefusal(), clock: processClock });
   const embedder = await openEmbedder(options, gauge, refusedWrites).catch((error: unknown) =>
     closeAndThrow(gauges, error),
@@ -89,16 +88,20 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     isNormalized: model.isNormalized,
     ...(model.defaultPrompt !== undefined && { defaultPrompt: model.defaultPrompt }),
   };
+  const reranker = new Reranker({
+    client: embedder.textClient,
+    served: () => gauge.rerankers(),
+    embedder: model.name,
+    refusedWrites,
+    clock: processClock,
+  });
+  collect(metrics, gauges, async () =>
+    Promise.all((await reranker.queues()).map((queue) => gauge.readOther(queue))),
+  );
   const app = await createApp({
     model: served,
     embedder,
-    reranker: new Reranker({
-      client: embedder.textClient,
-      served: () => gauge.rerankers(),
-      embedder: model.name,
-      refusedWrites,
-      clock: processClock,
-    }),
+    reranker,
     similarity: { refusedWrites, backlog: () => backlogInWords(similarityGauge) },
     metrics,
     readiness: () => gauge.readiness(),
@@ -186,21 +189,35 @@ function addressOf(address: AddressInfo | string | null, host: string): string {
   return `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 
-function collect(metrics: MetricRegistry<typeof PRODUCER_METRICS>, gauges: readonly QueueGauge[]): void {
+/** Rerankers are asked beside the others, which are told of whether or not that succeeds. */
+function collect(
+  metrics: MetricRegistry<typeof PRODUCER_METRICS>,
+  gauges: readonly QueueGauge[],
+  rerankers: () => Promise<readonly QueueDepth[]>,
+): void {
   metrics.onScrape(() =>
     metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()),
   );
   metrics.onScrape(async () => {
     for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const)
       metrics.forget(name);
-    for (const { queue, jobs, oldestWaitingMs, workers } of await Promise.all(gauges.map((gauge) => gauge.read()))) {
-      for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed', 'cancelled'] as const)
-        metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
-      for (const one of ['interactive', 'bulk'] as const)
-        metrics.set('shoal_queue_oldest_waiting_seconds', { queue, class: one }, oldestWaitingMs[one] / 1_000);
-      metrics.set('shoal_queue_workers', { queue }, workers);
-    }
+    for (const depth of await Promise.all(gauges.map((gauge) => gauge.read()))) tellDepth(metrics, depth);
   });
+  metrics.onScrape(async () => {
+    const depths = await rerankers(); // later than the collector before this one has forgotten the last values
+    for (const depth of depths) tellDepth(metrics, depth);
+  });
+}
+
+function tellDepth(
+  metrics: MetricRegistry<typeof PRODUCER_METRICS>,
+  { queue, jobs, oldestWaitingMs, workers }: QueueDepth,
+): void {
+  for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed', 'cancelled'] as const)
+    metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
+  for (const one of ['interactive', 'bulk'] as const)
+    metrics.set('shoal_queue_oldest_waiting_seconds', { queue, class: one }, oldestWaitingMs[one] / 1_000);
+  metrics.set('shoal_queue_workers', { queue }, workers);
 }
 
 async function backlogInWords(gauge: QueueGauge): Promise<string | undefined> {

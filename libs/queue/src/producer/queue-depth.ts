@@ -43,19 +43,13 @@ export class QueueGauge {
   private readonly options: QueueGaugeOptions;
   private readonly connection: Redis;
   private readonly queue: Queue;
+  private readonly others = new Map<string, Queue>();
   private reading: Promise<QueueDepth> | undefined;
 
   private constructor(options: QueueGaugeOptions, connection: Redis) {
     this.options = options;
     this.connection = connection;
-    this.queue = new Queue(options.queue, {
-      prefix: options.prefix ?? DEFAULT_PREFIX,
-      connection,
-      skipMetasUpdate: true,
-    });
-    this.queue.on('error', (error) =>
-      options.log?.debug({ queue: options.queue, reason: error.message }, 'queue reported an error'),
-    );
+    this.queue = this.open(options.queue);
   }
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
@@ -76,8 +70,15 @@ export class QueueGauge {
    * QUEUE_UNREACHABLE at once while the connection is lost; waits on a server that does not answer.
    */
   read(): Promise<QueueDepth> {
-    this.reading ??= this.askWhileConnected().finally(() => (this.reading = undefined));
+    this.reading ??= this.whileConnected(() => this.ask(this.queue)).finally(() => (this.reading = undefined));
     return this.reading;
+  }
+
+  /** The same of another queue of this prefix, over the same connection; asked each time. Throws as `read` does. */
+  readOther(name: string): Promise<QueueDepth> {
+    const queue = this.others.get(name) ?? this.open(name);
+    this.others.set(name, queue);
+    return this.whileConnected(() => this.ask(queue));
   }
 
   /** Whose vectors come from this queue. Throws QUEUE_UNREACHABLE. */
@@ -114,16 +115,19 @@ export class QueueGauge {
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
-    await Promise.allSettled([this.queue.close(), this.reading]);
+    await Promise.allSettled([this.queue.close(), ...[...this.others.values()].map((queue) => queue.close()), this.reading]);
+  }
+
+  private open(name: string): Queue {
+    const { prefix = DEFAULT_PREFIX, log } = this.options;
+    const queue = new Queue(name, { prefix, connection: this.connection, skipMetasUpdate: true });
+    queue.on('error', (error) => log?.debug({ queue: name, reason: error.message }, 'queue reported an error'));
+    return queue;
   }
 
   /**
    * What was sent when the connection broke is sent again by ioredis, whenever that will be; nobody waits for it here.
    */
-  private askWhileConnected(): Promise<QueueDepth> {
-    return this.whileConnected(() => this.ask());
-  }
-
   private async whileConnected<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
     const lost = new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
     if (this.connection.status !== 'ready') throw lost;
@@ -137,12 +141,13 @@ export class QueueGauge {
     }
   }
 
-  private async ask(): Promise<QueueDepth> {
-    const { queue, prefix = DEFAULT_PREFIX } = this.options;
+  private async ask(asked: Queue): Promise<QueueDepth> {
+    const { prefix = DEFAULT_PREFIX } = this.options;
+    const queue = asked.name;
     const place = { prefix, queue };
     const [counts, cancelled, oldestWaitingMs, workers] = await withSoundKeys(this.connection, [place], () =>
       Promise.all([
-        this.queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
+        asked.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
         countCancelled(this.connection, place),
         oldestWaiting(this.connection, place),
         liveWorkers(this.connection, queue, prefix),
