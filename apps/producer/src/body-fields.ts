@@ -1,6 +1,7 @@
 // Fields of a request's body, one by one: taken, checked, and refused by name with OpenAI's codes. Nothing is coerced
 // and nothing is ignored. Knows no route.
 
+import { storedName } from '@shoal/contract';
 import { invalid, type Problem } from './problem.ts';
 
 /**
@@ -89,6 +90,12 @@ export function shown(value: unknown): string {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'an array';
   return typeof value === 'object' ? 'an object' : shortened(JSON.stringify(value) ?? typeof value);
+}
+
+/** As it was asked for, and of ORG/NAME what the store calls it. */
+export function shownModel(asked: string): string {
+  const stored = storedName(asked);
+  return `"${shortened(asked)}"${stored === asked ? '' : ` ("${shortened(stored)}" in the store)`}`;
 }
 
 export function shortened(text: string): string {

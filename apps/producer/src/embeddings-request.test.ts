@@ -253,6 +253,22 @@ describe('refused, with the field and a code', () => {
     expect(refusal({ ...ok, model: 'minilm@other' })).toMatchObject({ status: 404 });
   });
 
+  test('a name of the hub is that of the store; of another one both are told', () => {
+    const pulled = { ...model, name: 'intfloat--e5-small' };
+    for (const name of ['intfloat/e5-small', 'IntFloat/E5-small', 'intfloat--e5-small', 'intfloat--e5-small@abc123'])
+      expect(parseEmbeddingsRequest({ ...ok, model: name }, pulled)).toMatchObject({ input: { kind: 'texts' } });
+    expect(refusal({ ...ok, model: 'BAAI/bge-m3' })).toMatchObject({
+      status: 404,
+      message:
+        'there is no model "BAAI/bge-m3" ("baai--bge-m3" in the store) here; this server has "minilm" ' +
+        '(also as "minilm@abc123")',
+    });
+    // a revision of the hub is none of the weights
+    expect(() => parseEmbeddingsRequest({ ...ok, model: 'intfloat/e5-small@abc123' }, pulled)).toThrow(
+      /no model "intfloat\/e5-small@abc123" here/,
+    );
+  });
+
   test('what a caller sent is repeated in part only', () => {
     const long = 'x'.repeat(100_000);
     for (const body of [

@@ -2,8 +2,8 @@
 // is ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary and
 // its end tokens; what they become is token-rows.ts's business.
 
-import { NO_PROMPT, hasPrompts, promptText, type Prompts } from '@shoal/contract';
-import { checkedBody, oneOf, shortened, wholeNumber, wrongType } from './body-fields.ts';
+import { NO_PROMPT, hasPrompts, promptText, storedName, type Prompts } from '@shoal/contract';
+import { checkedBody, oneOf, shownModel, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
 import { isWhole, notWhole, type RowEnds, type TokenRows } from './token-rows.ts';
 
@@ -107,13 +107,13 @@ export function checkModel(asked: unknown, { name, revision }: ServedModel): voi
   throw invalid(
     'model_not_found',
     'model',
-    `there is no model "${shortened(asked)}" here; this server has "${name}" (also as "${name}@${revision}")`,
+    `there is no model ${shownModel(asked)} here; this server has "${name}" (also as "${name}@${revision}")`,
     404,
   );
 }
 
 export function isModel(asked: string, { name, revision }: Pick<ServedModel, 'name' | 'revision'>): boolean {
-  return asked === name || asked === `${name}@${revision}`;
+  return storedName(asked) === name || asked === `${name}@${revision}`;
 }
 
 function checkUser(user: unknown): void {

@@ -109,7 +109,7 @@ function embeddingsRequest({
           { type: 'array', items: ids, minItems: 1, maxItems: MAX_INPUTS },
         ],
       },
-      model: { type: 'string', enum: [name, `${name}@${revision}`], description: 'As in /v1/models.' },
+      model: { type: 'string', ...modelNames(name, revision) },
       encoding_format: optional({ type: 'string', default: 'float', description: 'base64: float32, little-endian.' }, [
         'float',
         'base64',
@@ -172,11 +172,19 @@ const EMBEDDINGS_RESPONSE = listOf(
   },
 );
 
+/** A model of the hub has a third name, in whatever letters, which no enum lists. */
+function modelNames(name: string, revision: string): object {
+  const names = [name, `${name}@${revision}`];
+  if (!name.includes('--')) return { enum: names, description: 'As in /v1/models.' };
+  return { examples: names, description: 'As in /v1/models, or ORG/NAME of the hub.' };
+}
+
 // ---- reranking ----------------------------------------------------------------------------------------------------
 
 const reranker = {
   type: 'string',
-  description: 'A reranker of /v1/models, as name or name@revision. Which there are depends on the workers.',
+  description:
+    'A reranker of /v1/models, as name, name@revision, or ORG/NAME of the hub. Which there are depends on the workers.',
 };
 const query = { ...text, description: 'What the documents are weighed against.' };
 const notPossible = {
@@ -615,7 +623,9 @@ export const MODELS_SCHEMA = reading('listModels', 'Models that are served', 'mo
 });
 
 export const MODEL_SCHEMA = reading('retrieveModel', 'One model', 'models', {
-  params: object({ id: { type: 'string', description: 'Its name, or name@revision.' } }),
+  params: object({
+    id: { type: 'string', description: 'Its name, name@revision, or ORG/NAME of the hub (with %2F).' },
+  }),
   response: { 200: { description: 'It is here.', content: content(ref('Model')) }, ...refusals([404, NO_MODEL]) },
 });
 

@@ -95,9 +95,7 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     refusedWrites,
     clock: processClock,
   });
-  collect(metrics, gauges, async () =>
-    Promise.all((await reranker.queues()).map((queue) => gauge.readOther(queue))),
-  );
+  collect(metrics, gauges, async () => Promise.all((await reranker.queues()).map((queue) => gauge.readOther(queue))));
   const app = await createApp({
     model: served,
     embedder,

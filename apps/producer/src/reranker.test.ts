@@ -43,10 +43,10 @@ function setup(served: readonly string[], rerank?: Partial<Pick<ShoalClient, 're
 }
 
 test('those that are served are asked for every two seconds, however many ask', async () => {
-  const { reranker, clock, state } = setup(['one@r1', 'org/two@r2']);
+  const { reranker, clock, state } = setup(['one@r1', 'org--two@r2']);
   const both = [
     { name: 'one', revision: 'r1' },
-    { name: 'org/two', revision: 'r2' },
+    { name: 'org--two', revision: 'r2' },
   ];
   expect(await Promise.all([reranker.served(), reranker.served()])).toEqual([both, both]);
   await reranker.served();
@@ -76,6 +76,17 @@ test('a name that nobody serves is 404 and told who is; one that was served wait
   await clock.advance(2_000);
   expect(await reranker.named('one')).toEqual({ name: 'one', revision: 'r1' });
   await expect(reranker.named('two')).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
+});
+
+test('a name of the hub is that of the store; of another one both are told', async () => {
+  const { reranker } = setup(['baai--bge-m3@r1']);
+  expect(await reranker.named('BAAI/bge-m3')).toEqual({ name: 'baai--bge-m3', revision: 'r1' });
+  const there = 'rerankers that are served: "baai--bge-m3" (also as "baai--bge-m3@r1")';
+  for (const [name, message] of [
+    ['BAAI/other', `there is no reranker "BAAI/other" ("baai--other" in the store) here; ${there}`],
+    ['BAAI/bge-m3@r1', `there is no reranker "BAAI/bge-m3@r1" here; ${there}`],
+  ])
+    await expect(reranker.named(name)).rejects.toMatchObject({ message, facts: { status: 404 } });
 });
 
 test('without a name the only one that is served answers', async () => {
@@ -118,9 +129,7 @@ describe('workers that change to another revision', () => {
   test('are not asked for what the caller did not want', async () => {
     const { reranker } = await changed(['one@r2'], 'r2');
     const model = 'one@r1';
-    await expect(
-      reranker.rerank({ ...asked, model }, await reranker.named(model), answering),
-    ).rejects.toMatchObject({
+    await expect(reranker.rerank({ ...asked, model }, await reranker.named(model), answering)).rejects.toMatchObject({
       message: 'there is no reranker "one@r1" here; rerankers that are served: "one" (also as "one@r2")',
       facts: { status: 404, code: 'model_not_found' },
     });

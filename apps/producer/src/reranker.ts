@@ -3,10 +3,10 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as after } from 'node:timers/promises';
-import { ShoalError, isShoalError, rerankQueue } from '@shoal/contract';
+import { ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
 import type { RerankResult, ShoalClient } from '@shoal/client';
-import { shortened } from './body-fields.ts';
+import { shownModel } from './body-fields.ts';
 import type { Answering } from './gate.ts';
 import { withPatience } from './patience.ts';
 import { invalid, type Problem } from './problem.ts';
@@ -60,7 +60,7 @@ export class Reranker {
 
   /** Throws a Problem where there is no such reranker, which names those that there are; QUEUE_UNREACHABLE. */
   async named(asked: string | undefined): Promise<ServedReranker> {
-    const [name, revision] = (asked ?? '').split('@', 2) as [string, string?];
+    const [name, revision] = storedName(asked ?? '').split('@', 2) as [string, string?];
     const served = this.served();
     if (this.known.has(name)) await served.catch(() => undefined); // it is waited for as it was known
     else await served;
@@ -112,7 +112,11 @@ export class Reranker {
   }
 
   /** The other revision that is served by now. Throws `error` without one, and a Problem to who asked for the old one. */
-  private async revisionNow(asked: string | undefined, old: ServedReranker, error: ShoalError): Promise<ServedReranker> {
+  private async revisionNow(
+    asked: string | undefined,
+    old: ServedReranker,
+    error: ShoalError,
+  ): Promise<ServedReranker> {
     await this.looking?.catch(() => undefined); // it may have begun before the change
     this.lookedMs = Number.NEGATIVE_INFINITY;
     const revisions = (await this.served()).filter(({ name }) => name === old.name);
@@ -145,13 +149,13 @@ export class Reranker {
         : `rerankers that are served: ${this.now.map(({ name, revision }) => `"${name}" (also as "${name}@${revision}")`).join(', ')}`;
     if (asked === undefined)
       return invalid('missing_required_parameter', 'model', `"model" is missing, and needed to choose: ${there}`);
-    const isEmbedder = asked === embedder || asked.startsWith(`${embedder}@`);
+    const isEmbedder = storedName(asked) === embedder || asked.startsWith(`${embedder}@`);
     return invalid(
       'model_not_found',
       'model',
       isEmbedder
-        ? `"${shortened(asked)}" gives vectors and no scores; ${there}`
-        : `there is no reranker "${shortened(asked)}" here; ${there}`,
+        ? `${shownModel(asked)} gives vectors and no scores; ${there}`
+        : `there is no reranker ${shownModel(asked)} here; ${there}`,
       404,
     );
   }

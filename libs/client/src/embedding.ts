@@ -6,7 +6,7 @@ import type { FaultPoints } from '@shoal/core/base';
 import type { AdmissionLimits, Waiting } from '@shoal/queue';
 
 export interface ClientModel {
-  /** The store's name, e.g. "minilm"; it names the queue. */
+  /** The store's name, e.g. "minilm", or ORG/NAME, which the store calls org--name; it names the queue. */
   readonly name: string;
   /**
    * Revision of the weights; part of every fingerprint, so that two revisions never share a result. Left out: that of the

@@ -91,7 +91,17 @@ export function checkClientOptions(options: ClientOptions): void {
     throw new TypeError(
       `ShoalClient.connect needs model, an object with the model's name ({ name: "minilm" }); found ${shown(model)}`,
     );
+  refuseHubRevision('ShoalClient.connect', model.name);
   checkRanges(options);
+}
+
+/** Workers know the revision of the weights and not the hub's. */
+function refuseHubRevision(where: string, name: string): void {
+  if (/^[^@]*\/[^@]*@/.test(name))
+    throw new TypeError(
+      `${where}: model is ${shown(name)}, with a revision of the hub, which workers do not know; pass ` +
+        `${shown(name.replace(/@.*/s, ''))} alone, or the revision that shoal model list shows as { name, revision }`,
+    );
 }
 
 /** The options of one call. */
@@ -130,6 +140,8 @@ export function checkRerank(options: RerankOptions): void {
     throw new TypeError(
       `rerank: model is ${shown(model)}; it is the name of a reranker, name@revision, or { name, revision }`,
     );
+  const given = options.model;
+  if (given !== undefined) refuseHubRevision('rerank', typeof given === 'string' ? given : given.name);
 }
 
 /** The items of a stream; each is looked at when it comes. */

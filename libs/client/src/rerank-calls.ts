@@ -3,7 +3,7 @@
 // rows of one value.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, isShoalError, rerankQueue } from '@shoal/contract';
+import { ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type { ClientOptions, RerankModel, RerankOptions, RerankResult } from './embedding.ts';
@@ -24,7 +24,10 @@ interface Opened {
 }
 
 interface Named {
+  /** The store's. */
   readonly name: string;
+  /** As it was asked for. */
+  readonly asked: string;
   readonly revision?: string;
 }
 
@@ -133,17 +136,15 @@ export class RerankCalls {
 
   /** The client's own model unless another is asked for. */
   private modelOf(asked: RerankModel | undefined): Named {
-    if (asked === undefined) return this.options.model;
-    if (typeof asked !== 'string') return asked;
-    const [name = '', revision] = asked.split('@');
-    return revision === undefined ? { name } : { name, revision };
+    const { name, revision } = partsOf(asked ?? this.options.model);
+    return { name: storedName(name), asked: name, ...(revision !== undefined && { revision }) };
   }
 
   /** The line to a reranker, and its revision. Throws MODEL_UNKNOWN or NOT_SERVED where nobody tells it. */
   private async reach(model: Named): Promise<{ readonly line: QueueLine; readonly revision: string }> {
     const opened = await this.lineOf(model.name);
     if (model.revision !== undefined) return { line: opened.line, revision: model.revision };
-    opened.revision ??= this.toldRevision(opened.line, model.name).catch((error: unknown) => {
+    opened.revision ??= this.toldRevision(opened.line, model).catch((error: unknown) => {
       opened.revision = undefined; // a worker may come
       throw error;
     });
@@ -164,13 +165,18 @@ export class RerankCalls {
     return opening;
   }
 
-  private async toldRevision(line: QueueLine, name: string): Promise<string> {
+  private async toldRevision(line: QueueLine, { name, asked }: Named): Promise<string> {
     try {
-      return await fleetRevision(this.options, { name, queue: rerankQueue(name) });
+      return await fleetRevision(this.options, { name: asked, queue: rerankQueue(name) });
     } catch (error) {
       const waiting = isShoalError(error, 'MODEL_UNKNOWN') ? await line.whyWaiting() : undefined;
       if (waiting?.reason !== 'not-served') throw error;
-      throw new ShoalError('NOT_SERVED', waiting.message, { model: name }, error);
+      throw new ShoalError(
+        'NOT_SERVED',
+        asked === name ? waiting.message : `"${asked}" is "${name}" in the store: ${waiting.message}`,
+        { model: name },
+        error,
+      );
     }
   }
 
@@ -184,6 +190,12 @@ export class RerankCalls {
     const opened = await Promise.all([...this.opened.values()].map((one) => one.catch(() => undefined)));
     return opened.filter((one) => one !== undefined);
   }
+}
+
+function partsOf(asked: RerankModel): Exclude<RerankModel, string> {
+  if (typeof asked !== 'string') return asked;
+  const [name = '', revision] = asked.split('@');
+  return revision === undefined ? { name } : { name, revision };
 }
 
 /** Best first, equal ones in their order. */

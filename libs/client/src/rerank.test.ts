@@ -213,6 +213,30 @@ describe('the reranker', () => {
     );
   });
 
+  test('may be called as the hub does, and is told by both names where nobody serves it', async () => {
+    await serve('org--scorer-1-5');
+    const client = await connect();
+    const asked = { query: QUERY, documents: ['a', 'b'] };
+    for (const model of ['Org/Scorer-1.5', { name: 'org/scorer-1.5', revision: 'r1' }])
+      expect(await client.rerank({ ...asked, model })).toMatchObject({
+        model: 'org--scorer-1-5@r1',
+        scores: expected(['a', 'b']).scores,
+      });
+    const own = await connect({ model: { name: 'Org/Scorer-1.5', kind: 'reranker' } });
+    expect((await own.rerank(asked)).model).toBe('org--scorer-1-5@r1');
+    await expect(client.rerank({ ...asked, model: 'Org/Other' })).rejects.toMatchObject({
+      code: 'NOT_SERVED',
+      message: expect.stringMatching(/^"Org\/Other" is "org--other" in the store: no worker serves rerank-org--other,/),
+    });
+    await expect(client.rerank({ ...asked, model: 'Org/Scorer-1.5@main' })).rejects.toThrow(
+      "rerank: model is 'Org/Scorer-1.5@main', with a revision of the hub, which workers do not know; pass 'Org/Scorer-1.5'",
+    );
+    await expect(connect({ model: { name: 'Org/Unknown' } })).rejects.toMatchObject({
+      code: 'MODEL_UNKNOWN',
+      message: expect.stringContaining('the model "Org/Unknown" ("org--unknown" in the store) is given without'),
+    });
+  });
+
   test('whose revision is given is waited for, and given up with the queues that are served', async () => {
     await serve(newName());
     const client = await connect({ notServedAfterMs: 100 });

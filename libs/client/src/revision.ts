@@ -1,24 +1,25 @@
 // Which revision of a model the fleet serves, for a client that was not told: a revision that nobody serves would make
 // every job fail, and one must not have to look it up to embed a text.
 
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, storedName } from '@shoal/contract';
 import { Fleet } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
 
 /**
- * Of the model `name`, whose main lane is `queue`. Throws MODEL_UNKNOWN when no worker tells it, or two tell different
- * ones; QUEUE_UNREACHABLE.
+ * Of the model `name`, as it was asked for, whose main lane is `queue`. Throws MODEL_UNKNOWN when no worker tells it, or
+ * two tell different ones; QUEUE_UNREACHABLE.
  */
 export async function fleetRevision(
   { redisUrl, prefix, log }: Pick<ClientOptions, 'redisUrl' | 'prefix' | 'log'>,
   { name, queue }: { readonly name: string; readonly queue: string },
 ): Promise<string> {
+  const stored = storedName(name);
   const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const { workers } = await fleet.read();
     const served = new Set(workers.flatMap(({ facts }) => facts?.model ?? []));
     const revisions = [...served].flatMap((model) =>
-      model.startsWith(`${name}@`) ? [model.slice(name.length + 1)] : [],
+      model.startsWith(`${stored}@`) ? [model.slice(stored.length + 1)] : [],
     );
     const [revision, ...others] = revisions;
     if (revision !== undefined && others.length === 0) return revision;
@@ -28,8 +29,8 @@ export async function fleetRevision(
         : `workers serve ${revisions.length} of them (${revisions.join(', ')})`;
     throw new ShoalError(
       'MODEL_UNKNOWN',
-      `the model "${name}" is given without its revision, and ${found}. Pass model: { name, revision }; shoal model ` +
-        'list shows the revision',
+      `the model "${name}"${stored === name ? '' : ` ("${stored}" in the store)`} is given without its revision, and ` +
+        `${found}. Pass model: { name, revision }; shoal model list shows the revision`,
       { model: name, revisions },
     );
   } finally {

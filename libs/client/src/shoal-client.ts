@@ -9,6 +9,7 @@ import {
   promptText,
   rerankQueue,
   sidePrompt,
+  storedName,
   type Matrix,
   type Ranking,
   type SeedSet,
@@ -80,10 +81,15 @@ export class ShoalClient {
    */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
     checkClientOptions(options);
-    const { name } = options.model;
-    const queue = isReranker(options.model) ? rerankQueue(name) : mainQueue(name);
-    const revision = options.model.revision ?? (await fleetRevision(options, { name, queue }));
-    return new ShoalClient(options, revision, await QueueLine.open(options, { queue, name: 'client' }));
+    const { model } = options;
+    const name = storedName(model.name);
+    const queue = isReranker(model) ? rerankQueue(name) : mainQueue(name);
+    const revision = model.revision ?? (await fleetRevision(options, { name: model.name, queue }));
+    return new ShoalClient(
+      { ...options, model: { ...model, name } },
+      revision,
+      await QueueLine.open(options, { queue, name: 'client' }),
+    );
   }
 
   /**

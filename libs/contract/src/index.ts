@@ -90,7 +90,7 @@ export {
   type VectorInput,
 } from './similarity-job.ts';
 export { parseRerankJob, type RerankInput, type RerankJob, type RerankJobData } from './rerank-job.ts';
-export { isSameModel } from './model-name.ts';
+export { isSameModel, storedName } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';
 export {
   type DecodedInput,

@@ -3,6 +3,14 @@
 
 import { modelSlug } from './keys.ts';
 
+/**
+ * What the store and the workers call a model: of ORG/NAME org--name, of any other name the same. A name of the hub with
+ * a revision stays as it is: workers tell revisions of the weights, not those of the hub.
+ */
+export function storedName(name: string): string {
+  return name.includes('/') && !name.includes('@') ? modelSlug(name) : name;
+}
+
 /** A name without a revision is the model of any. */
 export function isSameModel(a: string, b: string): boolean {
   const [nameA, revisionA] = partsOf(a);

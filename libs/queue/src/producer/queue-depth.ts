@@ -115,7 +115,11 @@ export class QueueGauge {
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
-    await Promise.allSettled([this.queue.close(), ...[...this.others.values()].map((queue) => queue.close()), this.reading]);
+    await Promise.allSettled([
+      this.queue.close(),
+      ...[...this.others.values()].map((queue) => queue.close()),
+      this.reading,
+    ]);
   }
 
   private open(name: string): Queue {
