@@ -1,7 +1,7 @@
 // Weights from a .safetensors file: 8 bytes of header length, a JSON header, then the tensors without a gap. The header
 // is believed only after every number in it has been checked against the size of the file; a tensor is read when it is
 // asked for, into memory of its own, so that no model is ever in memory twice. Refuses with MODEL_CORRUPT, naming the
-// tensor.
+// tensor. What writes such a file begins it with the head that is made here.
 
 import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError, fromHalves } from '@shoal/contract';
@@ -30,6 +30,28 @@ const ELEMENT_BYTES = {
 } as const;
 
 export type Dtype = keyof typeof ELEMENT_BYTES;
+
+/**
+ * The beginning of a file whose tensors follow in this order, without a gap: the header's length and the header, which the
+ * format pads with spaces to a multiple of 8 bytes. `metadata`: what "__metadata__" says; left out where undefined.
+ */
+export function safetensorsHead(
+  tensors: readonly { readonly name: string; readonly dtype: Dtype; readonly shape: readonly number[] }[],
+  metadata?: Readonly<Record<string, string>>,
+): Buffer {
+  const header: Record<string, unknown> = metadata === undefined ? {} : { __metadata__: metadata };
+  let end = 0;
+  for (const { name, dtype, shape } of tensors) {
+    const start = end;
+    end += shape.reduce((product, size) => product * size, ELEMENT_BYTES[dtype]);
+    header[name] = { dtype, shape, data_offsets: [start, end] };
+  }
+  const text = JSON.stringify(header);
+  const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(head.length));
+  return Buffer.concat([length, head]);
+}
 
 interface TensorEntry {
   readonly dtype: Dtype;

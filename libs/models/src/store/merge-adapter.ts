@@ -10,7 +10,7 @@ import { dirname, join, posix } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson, quoted } from '../checked-json.ts';
 import { WEIGHTS_FILE } from '../graph/named-tensors.ts';
-import { Safetensors } from '../graph/safetensors.ts';
+import { Safetensors, safetensorsHead } from '../graph/safetensors.ts';
 import type { SourceFolder } from './source-folder.ts';
 
 const CONFIG = 'config.json';
@@ -210,10 +210,12 @@ async function mergeWeights(source: SourceFolder, into: string, adapters: Adapte
       throw corrupt(path, `no tensor ends in ${ORIGINAL}, and ${CONFIG} says that there are adapters`);
     const target = await open(join(into, WEIGHTS_FILE), 'wx');
     try {
-      await writeHeader(
-        target,
-        names.map((name) => [name.replace(ORIGINAL, '.weight'), file.shape(name)]),
-      );
+      const tensors = names.map((name) => ({
+        name: name.replace(ORIGINAL, '.weight'),
+        dtype: 'F32' as const,
+        shape: file.shape(name),
+      }));
+      await target.writeFile(safetensorsHead(tensors, { format: 'pt' }));
       for (const name of names) await writeValues(target, await merged(file, name, adapters, task));
     } finally {
       await target.close();
@@ -256,23 +258,6 @@ function addProduct(
       for (let at = 0; at < rank; at++) sum += left[row * rank + at]! * right[at * columns + column]!;
       values[row * columns + column]! += Math.fround(sum) * scale;
     }
-}
-
-async function writeHeader(
-  file: FileHandle,
-  tensors: readonly (readonly [name: string, shape: readonly number[]])[],
-): Promise<void> {
-  let end = 0;
-  const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
-  for (const [name, shape] of tensors) {
-    const start = end;
-    end += shape.reduce((product, size) => product * size, Float32Array.BYTES_PER_ELEMENT);
-    header[name] = { dtype: 'F32', shape, data_offsets: [start, end] };
-  }
-  const text = Buffer.from(JSON.stringify(header));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(text.length));
-  await file.writeFile(Buffer.concat([length, text]));
 }
 
 function writeValues(file: FileHandle, values: Float32Array): Promise<void> {

