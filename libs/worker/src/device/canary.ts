@@ -6,8 +6,8 @@
 
 import { createHash } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
-import { invariant, ShoalError } from '@shoal/contract';
-import type { InferenceBackend, Logger, Slot, Tokenizer } from '@shoal/core';
+import { ShoalError } from '@shoal/contract';
+import type { InferenceBackend, Logger, Tokenizer } from '@shoal/core';
 import { OrtBackend, type ProveExact } from '@shoal/inference';
 import {
   digestProblem,
@@ -20,6 +20,7 @@ import {
   type StoredModel,
 } from '@shoal/models';
 import type { SlotSizes } from './device-options.ts';
+import { fillRows, vectorsOf, widthOf, type KnownRow } from './run-rows.ts';
 
 /** Short and long, plain and odd; the last two are as long as the model takes. */
 const TEXTS: readonly string[] = [
@@ -158,7 +159,7 @@ export type CanaryCheck = (backend: InferenceBackend) => Promise<number>;
 
 /** A check that gives the least likeness of a backend's rows and those of the CPU in fp32; NaN counts as -1. */
 export async function openCanary({ model, tokenizer, cacheDir, threads, log }: CanaryOptions): Promise<CanaryCheck> {
-  const rows = TEXTS.map((text, at): CanaryRow =>
+  const rows = TEXTS.map((text, at): KnownRow =>
     model.kind === 'reranker'
       ? encodePairs(tokenizer, text, [TEXTS[(at + 1) % TEXTS.length]!])[0]!
       : tokenizer.encode(text),
@@ -177,12 +178,6 @@ export async function openCanary({ model, tokenizer, cacheDir, threads, log }: C
   return async (backend) => leastLikeness(await vectorsOf(backend, rows), reference, model);
 }
 
-interface CanaryRow {
-  readonly ids: ArrayLike<number>;
-  /** Of a pair: at which id its second text begins. */
-  readonly second?: number | undefined;
-}
-
 async function readReference(path: string, values: number): Promise<Float32Array | undefined> {
   const bytes = await readFile(path).catch(() => undefined);
   return bytes === undefined || bytes.length !== values * 4 || (await digestProblem(path)) !== undefined
@@ -192,7 +187,7 @@ async function readReference(path: string, values: number): Promise<Float32Array
 
 async function makeReference(
   path: string,
-  rows: readonly CanaryRow[],
+  rows: readonly KnownRow[],
   { graphPath, dims, threads }: { graphPath: string; dims: number; threads: number },
 ): Promise<Float32Array> {
   const width = widthOf(rows);
@@ -204,44 +199,6 @@ async function makeReference(
     .then(() => keepDigest(path))
     .catch(() => undefined);
   return vectors;
-}
-
-/** Runs them in as few runs as the slots allow: neighbours and padding are a part of what is checked. */
-async function vectorsOf(backend: InferenceBackend, rows: readonly CanaryRow[]): Promise<Float32Array> {
-  const width = widthOf(rows);
-  const atOnce = Math.max(1, Math.min(backend.slotRows, Math.floor(backend.slotTokens / width)));
-  const vectors = new Float32Array(rows.length * backend.dims);
-  for (let first = 0; first < rows.length; first += atOnce)
-    vectors.set(await runRows(backend, rows.slice(first, first + atOnce), width), first * backend.dims);
-  return vectors;
-}
-
-async function runRows(backend: InferenceBackend, rows: readonly CanaryRow[], width: number): Promise<Float32Array> {
-  const slot = backend.lend();
-  invariant(slot !== undefined, 'a backend that nobody uses yet has a free slot');
-  fillRows(slot, rows, width);
-  const result = await backend.run(slot, { rows: rows.length, width });
-  const vectors = slot.embeddings.slice(0, rows.length * backend.dims);
-  backend.giveBack(slot);
-  if (!result.ok)
-    throw new ShoalError(
-      'OUT_OF_VRAM',
-      `the device has no room for ${rows.length} × ${width} tokens: ${result.outOfVram.message}`,
-    );
-  return vectors;
-}
-
-function fillRows({ ids, lengths, secondFrom }: Slot, rows: readonly CanaryRow[], width: number): void {
-  ids.fill(0, 0, rows.length * width);
-  for (const [at, row] of rows.entries()) {
-    ids.set(row.ids, at * width);
-    lengths[at] = row.ids.length;
-    secondFrom[at] = row.second ?? 0;
-  }
-}
-
-function widthOf(rows: readonly CanaryRow[]): number {
-  return Math.ceil(Math.max(...rows.map(({ ids }) => ids.length)) / 8) * 8;
 }
 
 function leastLikeness(found: Float32Array, expected: Float32Array, { kind, dims }: StoredModel): number {

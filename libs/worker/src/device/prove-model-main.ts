@@ -3,6 +3,7 @@
 import { once } from 'node:events';
 import { invariant, toFailure } from '@shoal/contract';
 import { OrtBackend } from '@shoal/inference';
+import { fillRows, widthOf } from './run-rows.ts';
 import type { FromProof, ToProof } from './prove-model.ts';
 
 const send = (message: FromProof): void => void process.send?.(message);
@@ -10,15 +11,13 @@ const send = (message: FromProof): void => void process.send?.(message);
 process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
 
 try {
-  const [{ graphPath, dims, precision, ids, second = 0 }] = (await once(process, 'message')) as [ToProof];
-  const width = Math.ceil(ids.length / 8) * 8;
+  const [{ graphPath, dims, precision, ids, second }] = (await once(process, 'message')) as [ToProof];
+  const row = { ids, second };
+  const width = widthOf([row]);
   const backend = await OrtBackend.open({ graphPath, dims, precision, threads: 1, slotRows: 1, slotTokens: width });
   const slot = backend.lend();
   invariant(slot !== undefined, 'a slot is free while nothing runs');
-  slot.ids.fill(0, 0, width);
-  slot.ids.set(ids);
-  slot.lengths[0] = ids.length;
-  slot.secondFrom[0] = second;
+  fillRows(slot, [row], width);
   const result = await backend.run(slot, { rows: 1, width });
   if (result.ok) send({ kind: 'vector', values: [...slot.embeddings.subarray(0, dims)] });
   else send({ kind: 'failed', message: result.outOfVram.message });
