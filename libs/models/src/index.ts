@@ -24,7 +24,7 @@ export { digestProblem, keepDigest } from './store/kept-digest.ts';
 export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
 export { INT8_LEAST_COSINE, importInt8, type Int8Report, type RunGraph } from './store/int8-model.ts';
 export type { Int8Facts } from './store/int8-facts.ts';
-export { likenessOf } from './store/likeness.ts';
+export { likenessOf, nearnessOf } from './store/likeness.ts';
 export {
   expectEmbedder,
   expectReranker,

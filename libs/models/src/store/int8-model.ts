@@ -26,7 +26,7 @@ import {
   type ImportedModel,
 } from './imported-models.ts';
 import { CALIBRATION_FILE, type Int8Facts } from './int8-facts.ts';
-import { likenessOf } from './likeness.ts';
+import { nearnessOf } from './likeness.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
 import { placeFolderIn } from './place-folder.ts';
 import { expectWritable, modelsFolder, type StoreOptions } from './store-folders.ts';
@@ -66,7 +66,6 @@ export interface Int8Report {
 const CALIBRATION = new URL('../../calibration/', import.meta.url);
 /** So many calibration texts are also one long one. */
 const NEIGHBOURS = 8;
-const NEAREST = 10;
 /** Calibrating a model of billions of weights on a slow machine takes hours, and another process may wait for it. */
 const LOCK_TIMEOUT_MS = 24 * 3_600_000;
 
@@ -287,45 +286,13 @@ async function compare(
     for await (const vector of runGraph(graph, rows)) vectors.push(vector);
     return vectors;
   };
-  const [expected, found] = [await vectorsOf(base), await vectorsOf(made)];
-  const cosines = found.map((vector, at) => {
-    const cosine = likenessOf(vector, expected[at]!);
-    return Number.isNaN(cosine) ? -1 : cosine;
-  });
-  const same = found.map((_, at) => {
-    const right = nearest(expected, at);
-    return nearest(found, at).filter((other) => right.includes(other)).length / Math.max(1, right.length);
-  });
+  const { meanCosine, leastCosine, recallAt10 } = nearnessOf(await vectorsOf(base), await vectorsOf(made));
   return {
     passages: rows.length,
-    meanCosine: floored(mean(cosines)),
-    leastCosine: floored(cosines.reduce((least, cosine) => Math.min(least, cosine), 1)),
-    recallAt10: floored(mean(same)),
+    meanCosine: floored(meanCosine),
+    leastCosine: floored(leastCosine),
+    recallAt10: floored(recallAt10),
   };
-}
-
-/** Indexes of the ten others that are nearest to this one by cosine. */
-function nearest(vectors: readonly Float32Array[], of: number): readonly number[] {
-  const own = vectors[of]!;
-  return vectors
-    .map((vector, at) => ({ at, cosine: at === of ? -Infinity : cosineOf(own, vector) }))
-    .filter(({ at }) => at !== of)
-    .toSorted((a, b) => b.cosine - a.cosine)
-    .slice(0, NEAREST)
-    .map(({ at }) => at);
-}
-
-function cosineOf(a: Float32Array, b: Float32Array): number {
-  let [dot, bb] = [0, 0];
-  for (let at = 0; at < a.length; at++) {
-    dot += a[at]! * b[at]!;
-    bb += b[at]! ** 2;
-  }
-  return dot / Math.sqrt(bb);
-}
-
-function mean(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
 /** Downwards: a figure that is written is never better than what was measured. */
