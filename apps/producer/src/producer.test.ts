@@ -15,10 +15,11 @@ import { BadRequestError, OpenAI } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { programOf } from '@shoal/core/testing';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { noLog, type Tokenizer } from '@shoal/core';
+import type { Tokenizer } from '@shoal/core';
 import { parseMetrics, type Exposition } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer, type ProducerOptions } from './producer.ts';
+import { producerOptions } from './testing/producer-options.ts';
 import { requests } from './testing/requests.ts';
 import { Schemas, partOf, type Schema } from './testing/schema.ts';
 
@@ -49,19 +50,7 @@ afterAll(async () => {
 });
 
 function options(change: Partial<ProducerOptions> = {}): ProducerOptions {
-  return {
-    redisUrl: server.url,
-    prefix: '{shoal}',
-    model,
-    tokenizer,
-    host: '127.0.0.1',
-    port: 0,
-    requestTimeoutMs: 20_000,
-    maxOpenRequests: 64,
-    version: '0.0.0',
-    log: noLog,
-    ...change,
-  };
+  return producerOptions({ redisUrl: server.url, model, tokenizer, ...change });
 }
 
 /** Whose queue no worker serves. */

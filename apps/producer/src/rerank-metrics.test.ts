@@ -6,11 +6,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { keySpace, rerankQueue } from '@shoal/contract';
-import { noLog } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer } from './producer.ts';
+import { producerOptions } from './testing/producer-options.ts';
 
 const MODEL = 'tiny-random';
 const PREFIX = '{shoal}';
@@ -25,18 +25,9 @@ beforeAll(async () => {
   server = await startTestServer();
   cacheDir = await mkdtemp(join(tmpdir(), 'shoal-http-'));
   const model = await openModel(MODEL, { cacheDir });
-  producer = await createProducer({
-    redisUrl: server.url,
-    prefix: PREFIX,
-    model,
-    tokenizer: await openTokenizer(model),
-    host: '127.0.0.1',
-    port: 0,
-    requestTimeoutMs: 20_000,
-    maxOpenRequests: 64,
-    version: '0.0.0',
-    log: noLog,
-  });
+  producer = await createProducer(
+    producerOptions({ redisUrl: server.url, prefix: PREFIX, model, tokenizer: await openTokenizer(model) }),
+  );
 });
 afterAll(async () => {
   await producer?.stop();

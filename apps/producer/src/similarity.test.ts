@@ -9,13 +9,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { programOf } from '@shoal/core/testing';
-import { noLog } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
 import { openModel, openTokenizer } from '@shoal/models';
 import { parseMetrics } from '@shoal/ops/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection, graphFromEdges, saveGraph } from '@shoal/similarity';
 import { createProducer, type Producer, type ProducerOptions } from './producer.ts';
+import { producerOptions } from './testing/producer-options.ts';
 
 const MODEL = 'tiny-random';
 const TEXTS = ['a shoal of fish', 'a school of whales', 'a queue at the baker', 'rain on the roof'];
@@ -38,18 +38,7 @@ beforeAll(async () => {
   server = await startTestServer();
   cacheDir = await mkdtemp(join(tmpdir(), 'shoal-http-'));
   const model = await openModel(MODEL, { cacheDir });
-  options = {
-    redisUrl: server.url,
-    prefix: '{shoal}',
-    model,
-    tokenizer: await openTokenizer(model),
-    host: '127.0.0.1',
-    port: 0,
-    requestTimeoutMs: 20_000,
-    maxOpenRequests: 64,
-    version: '0.0.0',
-    log: noLog,
-  };
+  options = producerOptions({ redisUrl: server.url, model, tokenizer: await openTokenizer(model) });
   const collections = join(cacheDir, 'collections');
   const vectors = Float32Array.from(ROWS.flat());
   await createCollection(collections, 'square', [

@@ -10,13 +10,14 @@ import { join } from 'node:path';
 import { OpenAI } from 'openai';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { mainQueue } from '@shoal/contract';
-import { noLog, type Tokenizer } from '@shoal/core';
+import type { Tokenizer } from '@shoal/core';
 import { simulatedVector } from '@shoal/core/sim';
 import { programOf } from '@shoal/core/testing';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { Fleet } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer } from './producer.ts';
+import { producerOptions } from './testing/producer-options.ts';
 
 const MODEL = 'tiny-random';
 const QUEUE = mainQueue(MODEL);
@@ -37,18 +38,7 @@ beforeAll(async () => {
   model = await openModel(MODEL, { cacheDir });
   tokenizer = await openTokenizer(model);
   trial = await startWorker('gpu-worker', { SHOAL_PREFIX: PREFIX, ...SIMULATED });
-  producer = await createProducer({
-    redisUrl: server.url,
-    prefix: PREFIX,
-    model,
-    tokenizer,
-    host: '127.0.0.1',
-    port: 0,
-    requestTimeoutMs: 20_000,
-    maxOpenRequests: 64,
-    version: '0.0.0',
-    log: noLog,
-  });
+  producer = await createProducer(producerOptions({ redisUrl: server.url, prefix: PREFIX, model, tokenizer }));
 });
 afterAll(async () => {
   await producer?.stop();

@@ -9,11 +9,12 @@ import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { cacheFolder, noLog } from '@shoal/core';
+import { cacheFolder } from '@shoal/core';
 import { programOf } from '@shoal/core/testing';
 import { openModel, openTokenizer } from '@shoal/models';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer } from '../producer.ts';
+import { producerOptions } from '../testing/producer-options.ts';
 import { installClients, type Clients } from './install.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
@@ -65,18 +66,14 @@ beforeAll(async () => {
   server = await startTestServer();
   worker = await startWorker();
   const model = await openModel(MODEL, { cacheDir: testCacheDir });
-  producer = await createProducer({
-    redisUrl: server.url,
-    prefix: '{shoal}',
-    model,
-    tokenizer: await openTokenizer(model),
-    host: '127.0.0.1',
-    port: 0,
-    requestTimeoutMs: 60_000,
-    maxOpenRequests: 64,
-    version: '0.0.0',
-    log: noLog,
-  });
+  producer = await createProducer(
+    producerOptions({
+      redisUrl: server.url,
+      model,
+      tokenizer: await openTokenizer(model),
+      requestTimeoutMs: 60_000,
+    }),
+  );
 }, 900_000);
 afterAll(async () => {
   await producer?.stop();
