@@ -87,7 +87,10 @@ def run_in_onnx_runtime(model, path):
 
 
 try:
-    model = sentence_transformers.SentenceTransformer(request["model"], device="cpu")
+    # fp32 as the other sides compute: weights that are stored as fp16 would be run so, which CPUs do slowly
+    model = sentence_transformers.SentenceTransformer(
+        request["model"], device="cpu", model_kwargs={"dtype": torch.float32}
+    )
     model.max_seq_length = request["maxTokens"]
     versions = {
         "sentence-transformers": sentence_transformers.__version__,
