@@ -26,7 +26,7 @@ test('every field in the page’s table of data is one, and every option of the 
   const section = page.slice(page.indexOf('## `data`'), page.indexOf('## Input key'));
   const named = [...section.matchAll(/^\| `(\w+)`/gm)].map((match) => match[1]);
   const values: Record<string, unknown> = {
-    v: 1,
+    v: 2,
     fingerprint: '7a46bcc903f08498',
     class: 'bulk',
     tenant: 't',
@@ -36,9 +36,10 @@ test('every field in the page’s table of data is one, and every option of the 
     truncate: 'end',
     prompt: 'query',
     output: {},
+    meta: { userId: 5 },
   };
-  expect(new Set(named)).toEqual(new Set([...Object.keys(values), 'texts', 'input']));
-  expect(parseJob('j', 'embed', { ...values, texts: ['a'] }).rows).toBe(1);
+  expect(new Set(named)).toEqual(new Set([...Object.keys(values), 'texts', 'input', 'returnVectors']));
+  expect(parseJob('j', 'embed', { ...values, texts: ['a'], returnVectors: true }).rows).toBe(1);
   expect(
     parseJob('j', 'embed', { ...values, input: { form: 'tokens', rows: 1, tokens: 2, tokenizer: '0123456789abcdef' } })
       .rows,

@@ -76,6 +76,21 @@ describe('what is accepted', () => {
     });
   });
 
+  test('version 2, with fields of its producer and its vectors in the return value', () => {
+    const meta = { userId: 5, tags: ['a', null] };
+    expect(parseJob('a', 'embed', { v: 2, texts: ['one'], meta, returnVectors: true })).toMatchObject({
+      meta,
+      returnsVectors: true,
+    });
+    expect(parseJob('a', 'embed', { v: 2, texts: ['one'], returnVectors: false })).not.toHaveProperty('returnsVectors');
+  });
+
+  test('fields of its producer up to 2,048 bytes as JSON', () => {
+    const jobOf = (letters: number) => ({ v: 2, texts: ['a'], meta: { a: 'é'.repeat(letters) } });
+    expect(refusalOf(jobOf(1_020)).code).toBe('accepted');
+    expect(refusalOf(jobOf(1_021)).message).toContain('meta: must have at most 2048 bytes as JSON, found 2050');
+  });
+
   test('version 2, with a prompt of any name, and all that version 1 has', () => {
     for (const prompt of ['retrieval.query', 'none', 'query'])
       expect(parseJob('a', 'embed', { v: 2, texts: ['one'], prompt, tenant: 't' })).toMatchObject({
@@ -242,7 +257,15 @@ describe('what a BullMQ shop types first is refused with its cure', () => {
     [{ v: 1, texts: { 0: 'a' } }, ['texts: must be a list of strings', 'found an object']],
     [{ v: 1, input: ['a'] }, ['texts themselves go into "texts"', 'found a list of 1']],
     [{ v: 1, input: 'a' }, ['texts themselves go into "texts"']],
-    [{ v: 1, texts: ['a'], userId: 5 }, ['unknown field "userId"', 'no field for data of your own', 'the jobId']],
+    [
+      { v: 1, texts: ['a'], userId: 5 },
+      ['unknown field "userId"', 'fields of your own go into "meta"', '{ "v": 2, "meta": { "userId": … } }'],
+    ],
+    [{ v: 1, texts: ['a'], meta: { userId: 5 } }, ['unknown field "meta" ("meta": it needs "v": 2)']],
+    [{ v: 1, texts: ['a'], meta: {}, returnVectors: true }, ['"meta", "returnVectors" ("meta": it needs']],
+    [{ v: 2, texts: ['a'], meta: 'user-5' }, ['meta: must be an object, found "user-5"']],
+    [{ v: 2, texts: Array(9).fill('a'), returnVectors: true }, ['has 9 texts', 'up to 8 texts', 'result key']],
+    [{ v: 2, input: { form: 'texts', rows: 1 }, returnVectors: true }, ['"returnVectors": it goes with "texts"']],
     [{ v: 1, texts: ['a'], model: 'minilm' }, ['unknown field "model"', 'the queue says which model']],
     [{ v: 1, texts: ['a'], dimensions: 8 }, ['"output": { "dimensions"']],
     [{ v: 1, texts: ['a'], deadline: 'soon' }, ['deadline: must be a number, found "soon"']],

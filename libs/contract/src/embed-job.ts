@@ -11,10 +11,12 @@ import {
   checkVersion,
   keyedInput,
   invalid,
+  metaField,
   problemsIn,
   termFields,
   termsOf,
   type JobTerms,
+  type Meta,
 } from './job-terms.ts';
 import type { ErrorCode } from './errors.ts';
 
@@ -46,6 +48,18 @@ const common = {
 };
 const inlineTexts = z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB);
 
+/** Of jobs that want their vectors in the return value: it is kept with thousands of jobs. */
+export const MAX_RETURNED_ROWS = 8;
+/** Of these vectors, in the form that was asked for: 8 rows of 1,024 f32. Bytes. */
+export const MAX_RETURNED_BYTES = 32 * 1024;
+const returnVectors = z
+  .boolean()
+  .optional()
+  .describe(
+    `true: the return value has the vectors as well, as base64 of what lies behind the header of the result. Up to ` +
+      `${MAX_RETURNED_ROWS} texts and ${MAX_RETURNED_BYTES} bytes.`,
+  );
+
 const first = {
   ...common,
   prompt: z
@@ -64,13 +78,14 @@ const second = {
     .optional()
     .describe('The same by any name that the model has, or "none" for no prompt at all.'),
   output: secondOutput.optional(),
+  meta: metaField,
 };
 
 /** Versions of `data` that are read here. Fields that came after 0.1.0 need version 2. */
 export const EMBED_JOB_VERSIONS: readonly number[] = [1, 2];
 
 type Fields = Omit<z.infer<z.ZodObject<typeof second>>, 'v'> & { v: 1 | 2 };
-type InlineData = Fields & { texts: z.infer<typeof inlineTexts> };
+type InlineData = Fields & { texts: z.infer<typeof inlineTexts>; returnVectors?: boolean | undefined };
 type KeyedData = Fields & { input: z.infer<typeof keyedInput> };
 /** `data` of a job as a producer writes it. */
 export type EmbedJobData = InlineData | KeyedData;
@@ -89,11 +104,14 @@ const SCHEMAS: Readonly<Record<1 | 2, Schemas>> = {
     rest: z.strictObject(first),
   },
   2: {
-    inline: z.strictObject({ ...second, texts: inlineTexts }),
+    inline: z.strictObject({ ...second, texts: inlineTexts, returnVectors }),
     keyed: z.strictObject({ ...second, input: keyedInput }),
-    rest: z.strictObject(second),
+    rest: z.strictObject({ ...second, returnVectors }),
   },
 };
+/** All forms of `data`, for the published schema. */
+export const EMBED_DATA = z.union([SCHEMAS[1].inline, SCHEMAS[1].keyed, SCHEMAS[2].inline, SCHEMAS[2].keyed]);
+
 export type OutputDtype = 'f32' | 'f16' | 'i8' | 'binary';
 
 export interface OutputOptions {
@@ -117,10 +135,13 @@ export interface EmbedJob extends JobTerms {
   /** A name; undefined asks for none, or for the model's default. */
   readonly prompt: string | undefined;
   readonly output: OutputOptions;
+  /** The return value has the vectors as well. */
+  readonly returnsVectors?: true | undefined;
 }
 
 /**
- * What a completed job returns: facts and the key of the result, at most 300 bytes of JSON. The vectors are at `key`.
+ * What a completed job returns: facts and the key of the result, at most 300 bytes of JSON without `meta` and `vectors`.
+ * The result is at `key` in any case.
  */
 export interface EmbedReturn {
   readonly v: 1;
@@ -145,6 +166,10 @@ export interface EmbedReturn {
    */
   readonly handedOver?: { readonly reason: ErrorCode; readonly peakBytes?: number };
   readonly ms: { readonly queued: number; readonly run: number };
+  /** As the job had it. */
+  readonly meta?: Meta;
+  /** Where the job asked for them: base64 of the body of the result, rows in the form that was asked for. */
+  readonly vectors?: string;
 }
 
 /**
@@ -172,6 +197,8 @@ function keyedData(jobId: string, data: object, { keyed, rest }: Schemas): Embed
 
 function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
   const input = inputOf(jobId, data);
+  const returnsVectors = 'returnVectors' in data && data.returnVectors === true;
+  if (returnsVectors) checkReturned(jobId, data.texts.length);
   const rows = input.form === 'inline' ? input.texts.length : input.rows;
   return {
     jobId,
@@ -185,7 +212,17 @@ function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
       dimensions: data.output?.dimensions,
       ...(data.output?.normalize !== undefined && { normalize: data.output.normalize }),
     },
+    ...(returnsVectors && { returnsVectors }),
   };
+}
+
+function checkReturned(jobId: string, texts: number): void {
+  if (texts > MAX_RETURNED_ROWS)
+    throw invalid(
+      jobId,
+      `it asks for its vectors in the return value and has ${texts} texts; that is for up to ${MAX_RETURNED_ROWS} texts, ` +
+        'others read the result key',
+    );
 }
 
 function inputOf(jobId: string, data: EmbedJobData): JobInput {

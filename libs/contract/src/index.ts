@@ -51,7 +51,9 @@ export {
   type JobTerms,
   LIVE_RESULT_TTL_MS,
   MAX_INLINE_BYTES,
+  MAX_META_BYTES,
   MAX_ROWS_PER_JOB,
+  type Meta,
   SUBMITTED_RESULT_TTL_MS,
 } from './job-terms.ts';
 export {
@@ -60,6 +62,8 @@ export {
   type EmbedJobData,
   type EmbedReturn,
   type JobInput,
+  MAX_RETURNED_BYTES,
+  MAX_RETURNED_ROWS,
   type OutputDtype,
   type OutputOptions,
   parseJob,
@@ -89,6 +93,7 @@ export {
   type SimilarityReturn,
   type VectorInput,
 } from './similarity-job.ts';
+export { jobSchema, jobSchemaFile } from './job-schema.ts';
 export { parseRerankJob, type RerankInput, type RerankJob, type RerankJobData } from './rerank-job.ts';
 export { isSameModel, storedName } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';

@@ -14,7 +14,7 @@ function told(issue: Issue, found: unknown, path: string): string {
   const place = path === '' ? 'data' : path;
   switch (issue.code) {
     case 'unrecognized_keys':
-      return unknownFields(issue.keys, path);
+      return unknownFields(issue.keys, path, valueAt(found, ['v']));
     case 'invalid_type':
       return `${place}: must be ${typeNamed(issue.expected, path)}, found ${kindOf(found)}`;
     case 'invalid_value':
@@ -48,17 +48,30 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   jobId: 'it is an option of the job: queue.add(name, data, { jobId })',
   ttl: 'the field is called "resultTtlMs"',
   user: 'the field is called "tenant"',
+  metadata: 'the field is called "meta"',
+  returnVectors: 'it goes with "texts" in the job, not with an input key',
 };
 
-function unknownFields(names: readonly string[], path: string): string {
+function unknownFields(names: readonly string[], path: string, version: unknown): string {
   const list = names.map((name) => `"${name}"`).join(', ');
   const said = `unknown field${names.length > 1 ? 's' : ''} ${list}${path === '' ? '' : ` in ${path}`}`;
   if (path === 'output' && names.includes('normalize')) return `${said} ("normalize" needs "v": 2)`;
   if (path !== '') return said;
-  const cures = names.flatMap((name) => (Object.hasOwn(ELSEWHERE, name) ? [`"${name}": ${ELSEWHERE[name]}`] : []));
+  const told = names.map((name) => ({ name, cure: cureOf(name, version) }));
+  const cures = told.flatMap(({ name, cure }) => (cure === undefined ? [] : [`"${name}": ${cure}`]));
+  const strange = told.flatMap(({ name, cure }) => (cure === undefined ? [`"${name}": …`] : []));
   const own =
-    'a job has no field for data of your own: keep it on your side under the jobId, or make it part of the jobId';
-  return `${said} (${[...new Set(cures), ...(cures.length < names.length ? [own] : [])].join('; ')})`;
+    'fields of your own go into "meta" and come back with the result: ' +
+    `{ "v": 2, "meta": { ${strange.join(', ')} } }`;
+  return `${said} (${[...new Set(cures), ...(strange.length > 0 ? [own] : [])].join('; ')})`;
+}
+
+/** Fields that jobs of version 1 do not have. */
+const SECOND_VERSION: ReadonlySet<string> = new Set(['meta', 'returnVectors']);
+
+function cureOf(name: string, version: unknown): string | undefined {
+  if (SECOND_VERSION.has(name) && version === 1) return 'it needs "v": 2';
+  return Object.hasOwn(ELSEWHERE, name) ? ELSEWHERE[name] : undefined;
 }
 
 /** Names of prompts came with version 2. */
@@ -76,6 +89,7 @@ function typeNamed(expected: string, path: string): string {
     array: 'a list',
     tuple: 'a list',
     object: 'an object',
+    record: 'an object',
   };
   return names[expected] ?? expected;
 }

@@ -24,11 +24,16 @@ export const SUBMITTED_RESULT_TTL_MS = 86_400_000;
  */
 const MAX_PROBLEM_CHARACTERS = 2_000;
 
+/** What a job may carry of its producer's own, as compact JSON in UTF-8. Bytes. */
+export const MAX_META_BYTES = 2_048;
+
 export const hex16 = z.string().regex(/^[0-9a-f]{16}$/, 'must be 16 lower-case hex digits');
 
 export const termFields = {
   v: z.literal(1),
-  fingerprint: hex16.optional().describe('See fingerprint.ts. Checked by the worker when given.'),
+  fingerprint: hex16
+    .optional()
+    .describe('What the job asks for, as docs/jobs.md says. Checked by the worker when given.'),
   class: z.enum(['interactive', 'bulk']).optional(),
   tenant: z
     .string()
@@ -45,6 +50,21 @@ export const termFields = {
     .optional(),
 };
 
+/** Fields of the producer's own, which come back with the result. Version 2. */
+export type Meta = Readonly<Record<string, unknown>>;
+export const metaField = z
+  .record(z.string(), z.unknown())
+  .refine((meta) => metaBytes(meta) <= MAX_META_BYTES, {
+    error: ({ input }) => `must have at most ${MAX_META_BYTES} bytes as JSON, found ${metaBytes(input)}`,
+  })
+  .optional()
+  .describe(`Fields of your own: at most ${MAX_META_BYTES} bytes as JSON. Returned with the result.`);
+
+/** As it travels. */
+function metaBytes(meta: unknown): number {
+  return Buffer.byteLength(JSON.stringify(meta));
+}
+
 export const rowCount = z.int().min(1).max(MAX_ROWS_PER_JOB);
 /** What lies at the input key of a job. */
 export const keyedInput = z.discriminatedUnion('form', [
@@ -60,9 +80,10 @@ export interface JobTerms {
   readonly deadlineMs: number | undefined;
   readonly reply: string | undefined;
   readonly resultTtlMs: number;
+  readonly meta?: Meta | undefined;
 }
 
-type TermFields = Omit<z.infer<z.ZodObject<typeof termFields>>, 'v'>;
+type TermFields = Omit<z.infer<z.ZodObject<typeof termFields>>, 'v'> & { readonly meta?: Meta | undefined };
 
 export function termsOf(data: TermFields, rows: number): JobTerms {
   return {
@@ -72,6 +93,7 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
     deadlineMs: data.deadline,
     reply: data.reply,
     resultTtlMs: data.resultTtlMs ?? (data.reply === undefined ? SUBMITTED_RESULT_TTL_MS : LIVE_RESULT_TTL_MS),
+    ...(data.meta !== undefined && { meta: data.meta }),
   };
 }
 

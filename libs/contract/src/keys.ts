@@ -100,6 +100,8 @@ export interface KeySpace {
    * `<this>:<member>`.
    */
   setAside(queue: string): string;
+  /** Of which jobs a request consists that somebody comes back for; written by producers, read by no worker. */
+  request(queue: string, requestId: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
 }
@@ -127,6 +129,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     jobless: (queue) => `${prefix}:jobless:${queue}`,
     clock: (queue) => `${prefix}:clock:${queue}`,
     setAside: (queue) => `${prefix}:set-aside:${queue}`,
+    request: (queue, requestId) => `${prefix}:request:${queue}:${requestId}`,
     reply: (name) => `${prefix}:reply:${name}`,
   };
 }

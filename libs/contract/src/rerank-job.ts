@@ -11,6 +11,7 @@ import {
   checkVersion,
   keyedInput,
   invalid,
+  metaField,
   problemsIn,
   termFields,
   termsOf,
@@ -27,6 +28,7 @@ const options = {
     .enum(['end', 'error'])
     .optional()
     .describe('What happens to a pair with more tokens than the model takes. Default end.'),
+  meta: metaField,
 };
 
 const inlineJob = z.strictObject({
@@ -38,6 +40,9 @@ const keyedJob = z.strictObject({
   ...options,
   input: keyedInput,
 });
+
+/** All forms of `data`, for the published schema. */
+export const RERANK_DATA = z.union([inlineJob, keyedJob]);
 
 /** `data` of a job as a producer writes it. */
 export type RerankJobData = z.infer<typeof inlineJob> | z.infer<typeof keyedJob>;

@@ -15,6 +15,7 @@ import {
   termFields,
   termsOf,
   type JobTerms,
+  type Meta,
 } from './job-terms.ts';
 import { RESULT_HEADER_BYTES, rankingBytes } from './result-format.ts';
 import { MAX_VALUE, firstIncomparable, type Matrix } from './vectors-format.ts';
@@ -56,7 +57,8 @@ const queries = z.union([
 ]);
 const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_ROWS_PER_JOB), z.literal('key')]);
 
-const schemas = {
+/** `data` by kind. */
+export const SIMILARITY_DATA = {
   cosine: z.strictObject({ ...termFields, collection: named.optional(), queries, against: vectors.optional(), metric }),
   topk: z.strictObject({ ...termFields, collection: named, queries, k, metric, names }),
   rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric, names }),
@@ -72,8 +74,8 @@ const schemas = {
 };
 
 /** `data` of a job as a producer writes it. */
-export type SimilarityJobData = z.infer<(typeof schemas)[SimilarityKind]>;
-type Given<Kind extends SimilarityKind> = z.infer<(typeof schemas)[Kind]>;
+export type SimilarityJobData = z.infer<(typeof SIMILARITY_DATA)[SimilarityKind]>;
+type Given<Kind extends SimilarityKind> = z.infer<(typeof SIMILARITY_DATA)[Kind]>;
 
 /** Vectors that came with the job, or that its input key has. */
 export type VectorInput =
@@ -158,6 +160,8 @@ export interface SimilarityReturn {
   /** How often a tile was halved for lack of memory while this job ran. */
   readonly splits: number;
   readonly ms: { readonly queued: number; readonly run: number };
+  /** As the job had it. */
+  readonly meta?: Meta;
 }
 
 /** What of a return value tells which rows were compared with; of what is none, nothing. */
@@ -198,13 +202,13 @@ export function parseSimilarityJob(jobId: string, name: string, data: unknown): 
 function readJob(jobId: string, name: SimilarityKind, data: object): SimilarityJob {
   switch (name) {
     case 'cosine':
-      return cosineJob(jobId, checkFields(jobId, schemas.cosine, data));
+      return cosineJob(jobId, checkFields(jobId, SIMILARITY_DATA.cosine, data));
     case 'topk':
-      return topKJob(jobId, checkFields(jobId, schemas.topk, data));
+      return topKJob(jobId, checkFields(jobId, SIMILARITY_DATA.topk, data));
     case 'rescore':
-      return rescoreJob(jobId, checkFields(jobId, schemas.rescore, data));
+      return rescoreJob(jobId, checkFields(jobId, SIMILARITY_DATA.rescore, data));
     case 'spread':
-      return spreadJob(jobId, checkFields(jobId, schemas.spread, data));
+      return spreadJob(jobId, checkFields(jobId, SIMILARITY_DATA.spread, data));
   }
 }
 

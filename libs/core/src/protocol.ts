@@ -1,5 +1,6 @@
 // The messages between claimer and executor, both directions, as two unions. Only job ids, options, sizes and outcomes
-// travel, never vectors; inline texts do, because the claim brought them anyway. Values survive structured cloning.
+// travel, never vectors; inline texts do, because the claim brought them anyway, and the few vectors that a job wants in
+// its return value. Values survive structured cloning.
 
 import type {
   ErrorCode,
@@ -39,6 +40,7 @@ export interface JobOrder extends OrderTerms {
   readonly truncate: EmbedJob['truncate'];
   readonly prompt: EmbedJob['prompt'];
   readonly output: EmbedJob['output'];
+  readonly returnsVectors?: EmbedJob['returnsVectors'];
 }
 
 /** One claimed job for an executor that compares. */

@@ -52,6 +52,16 @@ const throwing =
   };
 const ofUnknownVersion = throwing(new ShoalError('JOB_VERSION_UNKNOWN', 'version 9'));
 
+test('fields of its producer come back with the result, of a repeated job too', () => {
+  const claim = claimOf({}, { v: 2, meta: { userId: 5 } });
+  const job = readEmbedJob(claim);
+  for (const kind of ['committed', 'already'] as const)
+    expect(endingOf({ claim, job }, { kind, jobId: 'job', token: 'token', value: VALUE }).settlement).toEqual({
+      kind: 'complete',
+      value: { ...VALUE, meta: { userId: 5 } },
+    });
+});
+
 describe('a job that was just claimed', () => {
   test.each<[string, RawClaim, ReadJob?]>([
     ['without a deadline', claimOf()],

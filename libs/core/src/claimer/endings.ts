@@ -71,12 +71,12 @@ export function endingOf({ claim, job }: Pick<ClaimedJob, 'claim' | 'job'>, outc
   switch (outcome.kind) {
     case 'committed':
       return {
-        settlement: { kind: 'complete', value: outcome.value },
+        settlement: { kind: 'complete', value: withMeta(outcome.value, job) },
         announcement: told('completed', claim, job),
       };
     case 'already':
       return {
-        settlement: { kind: 'complete', value: outcome.value },
+        settlement: { kind: 'complete', value: withMeta(outcome.value, job) },
         announcement: told('completed', claim, job, true),
       };
     case 'failed':
@@ -90,6 +90,11 @@ export function endingOf({ claim, job }: Pick<ClaimedJob, 'claim' | 'job'>, outc
     default:
       return unreachable(outcome);
   }
+}
+
+/** What the producer wrote into the job for itself comes back with the result. */
+function withMeta(value: JobReturn, { meta }: QueuedJob): JobReturn {
+  return meta === undefined ? value : { ...value, meta };
 }
 
 /**

@@ -14,7 +14,7 @@ import {
 import type { RawClaim } from '../ports/queue.ts';
 import type { AnyOrder, JobOrder } from '../protocol.ts';
 
-export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs'> {
+export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs' | 'meta'> {
   readonly jobId: string;
   readonly rows: number;
   /** How many tokens it takes of the pool, when the job itself says so. */
@@ -55,7 +55,7 @@ export const READ_JOBS: Readonly<Record<ModelKind, ReadJob>> = { embedder: readE
 function toQueued(
   claim: RawClaim,
   job: EmbedJob | RerankJob,
-  { prompt, output }: Pick<EmbedJob, 'prompt' | 'output'>,
+  { prompt, output, returnsVectors }: Pick<EmbedJob, 'prompt' | 'output' | 'returnsVectors'>,
 ): QueuedJob {
   const { input, fingerprint, truncate, resultTtlMs } = job;
   return {
@@ -74,6 +74,7 @@ function toQueued(
       truncate,
       prompt,
       output,
+      ...(returnsVectors && { returnsVectors }),
       resultTtlMs,
       remainingMs,
     }),

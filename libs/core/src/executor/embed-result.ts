@@ -23,8 +23,7 @@ export function embedResult(
   { order, fingerprint, rows, vectors, truncated }: OpenJob,
 ): Buffer {
   const { backend } = parts;
-  const output = { ...order.output, keepsLengths: keepsLengths(parts, order) };
-  const { dims, body } = encodeBody(vectors, rows, backend.dims, output, backend.toHalves);
+  const { dims, body } = bodyOf(parts, order, rows, vectors);
   return encodeResult(
     {
       dtype: order.output.dtype,
@@ -39,9 +38,16 @@ export function embedResult(
   );
 }
 
+/** Rows in the form that was asked for. */
+function bodyOf(parts: EmbedResultParts, order: JobOrder, rows: number, vectors: Float32Array) {
+  const { backend } = parts;
+  const output = { ...order.output, keepsLengths: keepsLengths(parts, order) };
+  return encodeBody(vectors, rows, backend.dims, output, backend.toHalves);
+}
+
 export function embedValue(
   parts: EmbedResultParts,
-  { order, rows, tokens, truncated, splits, runMs }: OpenJob,
+  { order, rows, tokens, truncated, splits, runMs, vectors }: OpenJob,
 ): EmbedReturn {
   const dims = Math.min(order.output.dimensions ?? parts.backend.dims, parts.backend.dims);
   return {
@@ -52,6 +58,9 @@ export function embedValue(
     truncated,
     splits,
     ms: { queued: Math.round(order.queuedMs), run: Math.round(runMs) },
+    ...(order.returnsVectors && {
+      vectors: Buffer.from(bodyOf(parts, order, rows, vectors).body).toString('base64'),
+    }),
   };
 }
 

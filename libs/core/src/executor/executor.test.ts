@@ -88,6 +88,28 @@ describe('rows', () => {
     ]);
   });
 
+  test('the return value has the vectors as they are stored where the job wants them, when it is repeated too', async () => {
+    const bench = setup();
+    const job = { output: { dtype: 'i8', dimensions: 4 }, returnsVectors: true } as const;
+    bench.run([orderOf('a', ['one', 'two words'], job)]);
+    await bench.untilOutcomes(1);
+    const stored = openResult(bench.store.results.get('a')!).body.toString('base64');
+    bench.run([orderOf('a', ['one', 'two words'], { ...job, token: 'second' })]);
+    await bench.untilOutcomes(2);
+    expect(bench.outcomes()).toMatchObject([
+      { kind: 'committed', value: { vectors: stored } },
+      { kind: 'already', value: { vectors: stored } },
+    ]);
+  });
+
+  test('vectors that are too large for the return value are refused before they run', async () => {
+    const bench = setup({ dims: 1_025 });
+    bench.run([orderOf('a', Array<string>(8).fill('one'), { returnsVectors: true })]);
+    await bench.untilOutcomes(1);
+    expect(bench.outcomes()).toMatchObject([{ kind: 'failed', failure: { code: 'RESULT_TOO_LARGE' } }]);
+    expect(bench.backend.runs).toEqual([]);
+  });
+
   test('the return value tells what ran', async () => {
     const bench = setup();
     bench.run([orderOf('a', ['one two', textOf(90, 'long')], { output: { dtype: 'i8', dimensions: 4 } })]);

@@ -3,7 +3,9 @@
 // alone. What is in an input differs by the kind of model: text-rows.ts and pair-rows.ts.
 
 import {
+  MAX_RETURNED_BYTES,
   ShoalError,
+  bodyBytes,
   decodeResultHeader,
   toFailure,
   type Failure,
@@ -81,6 +83,7 @@ export class Filler {
           `${dims}, or leave output.dimensions out`,
         { jobId: order.jobId },
       );
+    checkReturned(order, dims);
     const bytes = this.maker.inlineBytes(order) ?? read.input;
     if (bytes === undefined) {
       if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint))
@@ -94,8 +97,9 @@ export class Filler {
     }
     const fingerprint = this.checkedFingerprint(order, bytes);
     if (known !== undefined) {
-      if (known.fingerprint === fingerprint) return { kind: 'already', header: known };
-      throw conflict(order.jobId, known.fingerprint, fingerprint);
+      if (known.fingerprint !== fingerprint) throw conflict(order.jobId, known.fingerprint, fingerprint);
+      // the header alone has no vectors to return: they are computed again, and the result stays as it is
+      if (order.returnsVectors !== true) return { kind: 'already', header: known };
     }
     return { kind: 'rows', fingerprint, ...(await this.maker.rowsOf(order, bytes)) };
   }
@@ -113,6 +117,20 @@ export class Filler {
     }
     return fingerprint;
   }
+}
+
+/** Vectors in the return value stay with the job for as long as it is remembered: they are few and small. */
+function checkReturned({ jobId, input, output, returnsVectors }: JobOrder, dims: number): void {
+  if (returnsVectors !== true || input.form !== 'inline') return;
+  const bytes = bodyBytes(output.dtype, input.texts.length, output.dimensions ?? dims);
+  if (bytes > MAX_RETURNED_BYTES)
+    throw new ShoalError(
+      'RESULT_TOO_LARGE',
+      `job "${jobId}" asks for its vectors in the return value, and they have ${bytes} bytes, above the ` +
+        `${MAX_RETURNED_BYTES} that may travel there; ask with fewer texts or dimensions, or another dtype, or read the ` +
+        'result key',
+      { jobId, bytes },
+    );
 }
 
 export function conflict(jobId: string, found: string, asked: string): ShoalError<'JOB_ID_CONFLICT'> {
