@@ -240,6 +240,11 @@ describe('a question is answered', () => {
       });
       const values = rows[0]!.vectors.slice(0, dims);
       expect(await client.topK(collection, { values, dims }, { k: 1 })).toMatchObject({ collectionModel: model });
+      expect(await client.search(collection, { values, dims }, { k: 1 })).toMatchObject({
+        collection: `${collection.slice(0, 5)}@1`,
+        collectionModel: model,
+        hits: [[{ name: expect.any(String) as unknown, score: expect.any(Number) as unknown }]],
+      });
     }
     await client.close();
   });

@@ -36,15 +36,15 @@ function untyped(value: unknown): never {
 
 describe('connect refuses by name', () => {
   test.each([
-    [{}, /needs redisUrl.*found undefined/],
-    [
-      { redisUrl: 'redis://localhost', model: 'minilm' },
-      /needs model, an object.*\{ name: "minilm" \}.*found 'minilm'/,
-    ],
-    [{ redisUrl: 'redis://localhost', model: {} }, /needs model, an object/],
+    [{}, /needs redisUrl.*or connection.*found undefined/],
+    [{ redisUrl: 'redis://localhost', model: 7 }, /needs model, the model's name \("minilm"\) or an object.*found 7/],
+    [{ redisUrl: 'redis://localhost', model: {} }, /needs model, the model's name/],
+    [{ redisUrl: 'redis://localhost', model: 'BAAI/bge-m3@main' }, /a revision of the hub/],
+    [{ redisUrl: 'redis://localhost', connection: {}, model: 'x' }, /redisUrl or connection, and was given both/],
+    [{ connection: 'redis://localhost', model: 'x' }, /a connection of ioredis, or its options/],
     [
       { url: 'redis://localhost', model: { name: 'x' } },
-      /no option "url" \(it is redisUrl\); there are redisUrl, prefix/,
+      /no option "url" \(it is redisUrl\); there are redisUrl, connection, prefix/,
     ],
     [undefined, /takes its options as an object, and found undefined/],
   ])('%j', async (options, message) => {
@@ -101,7 +101,9 @@ test('an aborted call is an AbortError, and speaks of ids only where the caller 
 test('a revision that is not given is that of the workers; without a worker it is asked for', async () => {
   await expect(connect({ model: { name: 'x' } })).rejects.toMatchObject({
     code: 'MODEL_UNKNOWN',
-    message: expect.stringMatching(/without its revision, and no worker that serves embed-x tells one\. Pass model/),
+    message: expect.stringMatching(
+      /without its revision, and no worker serves embed-x, and none has left its name there\. Start one \(shoal worker/,
+    ),
   });
   const facts = { device: 'cpu', precision: 'fp32', host: 'h', pid: 1, lanes: ['main'], isDrained: false } as const;
   const worker = await WorkerPresence.connect({
@@ -115,7 +117,7 @@ test('a revision that is not given is that of the workers; without a worker it i
   });
   await worker.start();
   try {
-    await using found = await connect({ model: { name: 'x' } });
+    await using found = await connect({ model: 'x' });
     expect(Reflect.get(found, 'model')).toBe('x@abc');
   } finally {
     await worker.stop();
@@ -147,8 +149,10 @@ test('rows that were cut here and are too long for the worker all the same: clie
 });
 
 test('a row is a view, and one that is not there an error', () => {
-  const block = withRows({ rows: 2, dims: 2, vectors: Float32Array.of(1, 2, 3, 4) });
+  const vectors = Float32Array.of(1, 2, 3, 4);
+  const block = withRows({ rows: 2, dims: 2, dtype: 'f32', vectors, scales: undefined });
   expect([...block.row(1)]).toEqual([3, 4]);
-  expect(Object.keys(block)).toEqual(['rows', 'dims', 'vectors']);
+  expect(block.toFloat32()).toBe(vectors);
+  expect(Object.keys(block)).toEqual(['rows', 'dims', 'dtype', 'vectors', 'scales']);
   for (const index of [-1, 2, 0.5]) expect(() => block.row(index)).toThrow(/there is no row/);
 });

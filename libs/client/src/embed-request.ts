@@ -51,6 +51,8 @@ export interface AskedOfWorkers {
   /** Whose words the worker puts before the texts. */
   readonly prompt: string | undefined;
   readonly normalize: boolean | undefined;
+  /** Whether jobs have fields of their producer's own. */
+  readonly hasMeta: boolean;
 }
 
 /** The same for all jobs of a call, and whatever workers are there: an id asked for again has the same fingerprint. */
@@ -60,7 +62,8 @@ export function askedOfWorkers(terms: RequestTerms): AskedOfWorkers {
   const { isNormalized, output: { normalize } = {} } = terms;
   // what the model does anyhow is not asked for
   const asked = normalize === isNormalized ? undefined : normalize;
-  return { version: isNamed || asked !== undefined ? 2 : 1, prompt, normalize: asked };
+  const hasMeta = terms.meta !== undefined;
+  return { version: isNamed || asked !== undefined || hasMeta ? 2 : 1, prompt, normalize: asked, hasMeta };
 }
 
 /** A prompt whose words are not known here must be put before the texts by the worker, so the texts have to travel. */
@@ -136,6 +139,7 @@ function finish(
   return {
     jobId,
     requestId: terms.requestId,
+    rows: parsed.rows,
     fingerprint,
     job: { ...job, parsed },
     tokens,

@@ -4,13 +4,14 @@
 // and takes its result as delivered once the caller comes back for the next one. What became of a job on the queue is
 // open-jobs.ts's business.
 
-import { ShoalError, isShoalError, toFailure } from '@shoal/contract';
+import { ShoalError, isShoalError, toFailure, type OutputDtype } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
+import { abortError } from './abort-error.ts';
 import { cutChunks, type Chunk } from './chunks.ts';
 import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from './embedding.ts';
 import type { Asked, Delivery, RowsRequest } from './job-request.ts';
 import type { OpenJobs } from './open-jobs.ts';
-import { vectorsDtype, widen } from './widen.ts';
+import { storedRows } from './stored-rows.ts';
 import { withRows } from './with-rows.ts';
 
 export interface StreamTerms {
@@ -65,7 +66,7 @@ export async function* embedStream<Item extends { readonly text: string }>(
   texts: AsyncIterable<Item> | Iterable<Item>,
   terms: StreamTerms,
   options: Options,
-): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+): AsyncGenerator<StreamBlock<Item, OutputDtype>, void, undefined> {
   const run = new StreamRun(texts, terms, options);
   try {
     for (let entry = await run.next(); entry !== undefined; entry = await run.next()) {
@@ -124,19 +125,18 @@ class StreamRun<Item extends { readonly text: string }> {
     return this.entries[0];
   }
 
-  toBlock({ first, items }: Chunk<Item>, { request, delivery }: Extract<Outcome, { ok: true }>): EmbeddedBlock<Item> {
+  toBlock(
+    { first, items }: Chunk<Item>,
+    { request, delivery }: Extract<Outcome, { ok: true }>,
+  ): EmbeddedBlock<Item, OutputDtype> {
     const { header, body } = delivery;
-    const { rows, dims } = header;
-    const vectors = widen(header, body);
+    const stored = storedRows(header, body);
     this.terms.jobs.letGo(delivery);
     return withRows({
       kind: 'embedded',
       first,
       items,
-      rows,
-      dims,
-      dtype: vectorsDtype(header),
-      vectors,
+      ...stored,
       tokens: request.tokens,
       truncated: request.truncated ?? header.isTruncated,
       isSimulated: header.isSimulated,
@@ -236,20 +236,11 @@ function shorterThere(error: ShoalError, { truncate, tokenizer }: StreamTerms): 
   );
 }
 
-/** Called as an aborted call is elsewhere; a ShoalError as reason says itself why. */
 function interrupted(reason: unknown, { hasOwnId, what: rows }: Pick<StreamTerms, 'hasOwnId' | 'what'>): ShoalError {
-  if (isShoalError(reason, 'DEADLINE_PASSED')) return reason;
   const what = hasOwnId
     ? 'what is finished stays on the queue server for a while, and asking again with the same id finds it'
     : 'its jobs are taken off the queue';
-  const error = new ShoalError(
-    'INTERRUPTED',
-    `the call was stopped before all its ${rows} had come; ${what}`,
-    {},
-    reason,
-  );
-  error.name = 'AbortError';
-  return error;
+  return abortError(reason, `the call was stopped before all its ${rows} had come; ${what}`);
 }
 
 function toShoalError(error: unknown): ShoalError {

@@ -1,9 +1,9 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
-import type { OutputDtype, ShoalError } from '@shoal/contract';
+import type { Meta, OutputDtype, ShoalError } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
 import type { FaultPoints } from '@shoal/core/base';
-import type { AdmissionLimits, Waiting } from '@shoal/queue';
+import type { AdmissionLimits, CancelResult, GivenConnection, Waiting } from '@shoal/queue';
 
 export interface ClientModel {
   /** The store's name, e.g. "minilm", or ORG/NAME, which the store calls org--name; it names the queue. */
@@ -24,11 +24,17 @@ export interface ClientModel {
 }
 
 export interface ClientOptions {
-  /** redis://, rediss:// or unix:// */
-  readonly redisUrl: string;
+  /** redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// */
+  readonly redisUrl?: string;
+  /**
+   * Instead of `redisUrl`: a connection of ioredis, or its options. The client opens connections of its own to the same
+   * server with the same credentials; the one given is neither used nor closed.
+   */
+  readonly connection?: GivenConnection;
   /** Hash tag of every key. Default {shoal}. */
   readonly prefix?: string;
-  readonly model: ClientModel;
+  /** Its name alone, or more where the revision is to be a certain one. */
+  readonly model: string | ClientModel;
   /**
    * Given: texts are tokenized here and token ids travel (the fast form). Left out: texts travel, the worker tokenizes.
    */
@@ -67,6 +73,11 @@ export interface ClientOptions {
   readonly faults?: FaultPoints;
 }
 
+/** As they were checked. */
+export interface KnownOptions extends ClientOptions {
+  readonly model: ClientModel;
+}
+
 interface CallOptions {
   /** Takes the call back: it rejects with INTERRUPTED, called AbortError, and its jobs are taken off the queue. */
   readonly signal?: AbortSignal;
@@ -81,19 +92,24 @@ interface CallOptions {
   /** What happens to a text, or a pair, with more tokens than the model takes. Default "end": it is cut there. */
   readonly truncate?: 'end' | 'error';
   readonly class?: 'interactive' | 'bulk';
+  /**
+   * Fields of your own, up to 2,048 bytes as JSON, which every job of the call carries, for those who look at the queue
+   * or listen to it. Needs workers later than 0.1.0.
+   */
+  readonly meta?: Meta;
 }
 
-interface RequestOptions extends CallOptions {
+interface RequestOptions<Dtype extends OutputDtype> extends CallOptions {
   /** One of the model's prompts by its name, or "none" where the model has a default one that is not wanted. */
   readonly prompt?: string;
   /**
-   * `normalize`: true for length 1 also from a model whose vectors have lengths of their own; false for those lengths,
+   * `dtype`: the form of the vectors, on the queue server and in what comes. Default f32. `normalize`: true for length 1 also from a model whose vectors have lengths of their own; false for those lengths,
    * refused (JOB_INVALID) of a model that has none but 1. Left out: as the model has it.
    */
-  readonly output?: { readonly dtype?: OutputDtype; readonly dimensions?: number; readonly normalize?: boolean };
+  readonly output?: { readonly dtype?: Dtype; readonly dimensions?: number; readonly normalize?: boolean };
 }
 
-export interface EmbedOptions extends RequestOptions {
+export interface EmbedOptions<Dtype extends OutputDtype = OutputDtype> extends RequestOptions<Dtype> {
   /** Stable id of this request: asking again with the same id and texts never computes twice. Default: a random one. */
   readonly jobId?: string;
 }
@@ -136,7 +152,7 @@ export interface RerankResult {
   readonly isSimulated: boolean;
 }
 
-export interface StreamOptions extends RequestOptions {
+export interface StreamOptions<Dtype extends OutputDtype = OutputDtype> extends RequestOptions<Dtype> {
   /**
    * Names this run. Job ids are `<tenant>~<runId>-<row index of the job's first text>`, so a run that died and is
    * started again with the same runId, texts and settings finds what was computed meanwhile. Default: a random one.
@@ -156,22 +172,33 @@ export interface StreamOptions extends RequestOptions {
   readonly onProgress?: (progress: StreamProgress) => void;
 }
 
-/**
- * Vectors, row-major, always as f32: f16 and i8 results are widened, and of binary ones a set bit is 1 and a clear bit
- * −1. `output.dtype` decides how precise they are and how much the queue server holds, not what is given here.
- */
-export interface Vectors {
-  readonly rows: number;
-  readonly dims: number;
-  /** rows × dims values. */
-  readonly vectors: Float32Array;
-  /** One of them, a view and not a copy. Throws a RangeError where there is no such row. */
-  row(index: number): Float32Array;
+/** Arrays by the form of vectors, as they are stored. */
+export interface StoredForms {
+  readonly f32: Float32Array;
+  /** IEEE 754 binary16, as its 16 bits. */
+  readonly f16: Uint16Array;
+  /** A value is its integer times the scale of its row. */
+  readonly i8: Int8Array;
+  /** One bit a dimension, set where the value is above 0, most significant first; each row begins with a byte. */
+  readonly binary: Uint8Array;
 }
 
-export interface EmbedResult extends Vectors {
-  /** The form in which the result was stored. */
-  readonly dtype: OutputDtype;
+/** Vectors, row-major, in the form that was asked for: nothing is widened. */
+export interface Vectors<Dtype extends OutputDtype = 'f32'> {
+  readonly rows: number;
+  readonly dims: number;
+  readonly dtype: Dtype;
+  /** rows × dims values; of binary rows × ⌈dims / 8⌉ bytes. */
+  readonly vectors: StoredForms[Dtype];
+  /** Of i8 alone: one a row. */
+  readonly scales: Dtype extends 'i8' ? Float32Array : undefined;
+  /** One of them, a view and not a copy. Throws a RangeError where there is no such row. */
+  row(index: number): StoredForms[Dtype];
+  /** rows × dims values, whatever the form; of binary a set bit is 1 and a clear one −1. Of f32 `vectors` itself. */
+  toFloat32(): Float32Array;
+}
+
+export interface EmbedResult<Dtype extends OutputDtype = 'f32'> extends Vectors<Dtype> {
   /** Real tokens per row, special tokens included; only when this client tokenized. */
   readonly tokens: readonly number[] | undefined;
   /** Rows that were cut at the model's length; row indices when this client tokenized, else whether there were any. */
@@ -180,12 +207,32 @@ export interface EmbedResult extends Vectors {
   readonly isSimulated: boolean;
 }
 
-export interface EmbeddedBlock<Item> extends EmbedResult {
+export interface EmbeddedBlock<Item, Dtype extends OutputDtype = 'f32'> extends EmbedResult<Dtype> {
   readonly kind: 'embedded';
   /** Row index, over the whole stream, of the first row of this block. */
   readonly first: number;
   /** What the caller's iterable gave, one per row. */
   readonly items: readonly Item[];
+}
+
+/** One text of `embedMany`. */
+export interface EmbeddedRow<Item, Dtype extends OutputDtype = 'f32'> {
+  readonly kind: 'embedded';
+  /** Over the whole run, from 0 or `startAt` on. */
+  readonly index: number;
+  /** As the caller's iterable gave it. */
+  readonly item: Item;
+  /** In the form that was asked for; a view of a block of rows, which is kept as long as one of them is. */
+  readonly vector: StoredForms[Dtype];
+  /** Of i8 alone: by which the integers are multiplied. */
+  readonly scale: Dtype extends 'i8' ? number : undefined;
+}
+
+export interface SkippedRow<Item> {
+  readonly kind: 'skipped';
+  readonly index: number;
+  readonly item: Item;
+  readonly error: ShoalError;
 }
 
 export interface SkippedBlock<Item> {
@@ -197,7 +244,7 @@ export interface SkippedBlock<Item> {
 }
 
 /** Blocks come in input order without gaps: `first` of the next is `first + rows` of this one. */
-export type StreamBlock<Item> = EmbeddedBlock<Item> | SkippedBlock<Item>;
+export type StreamBlock<Item, Dtype extends OutputDtype = 'f32'> = EmbeddedBlock<Item, Dtype> | SkippedBlock<Item>;
 
 export interface StreamProgress {
   readonly rowsRead: number;
@@ -206,6 +253,73 @@ export interface StreamProgress {
   readonly jobsInFlight: number;
   /** Tokens of the rows read; 0 when the worker tokenizes. */
   readonly tokensRead: number;
+}
+
+export interface SubmitOptions<Dtype extends OutputDtype = OutputDtype> extends Omit<
+  RequestOptions<Dtype>,
+  'timeoutMs'
+> {
+  /**
+   * By which the request is found again, in this process or another. The same id with the same texts and options is the
+   * same request. Default: a random one.
+   */
+  readonly jobId?: string;
+}
+
+/** `expired`: the result is not kept any more. `unknown`: there is no such request. */
+export type JobState = 'waiting' | 'running' | 'completed' | 'failed' | 'cancelled' | 'expired' | 'unknown';
+
+export interface JobStatus {
+  readonly state: JobState;
+  readonly rows: number;
+  /** Of them computed. */
+  readonly rowsDone: number;
+  /** Of a request that failed or was cancelled. */
+  readonly error: ShoalError | undefined;
+  /** name@revision. Absent, as what follows, of an unknown request. */
+  readonly model?: string;
+  readonly submittedAt?: Date;
+  /** As it was submitted. */
+  readonly meta?: Meta;
+}
+
+export interface JobOptions {
+  /** Whose request it is. Default: the client's. */
+  readonly tenant?: string;
+}
+
+export interface WaitOptions {
+  /** Ends the wait, and leaves the request as it is. */
+  readonly signal?: AbortSignal | undefined;
+  /** How long to wait, in milliseconds; then DEADLINE_PASSED. Left out: until it has ended. */
+  readonly timeoutMs?: number | undefined;
+}
+
+export interface SubmittedResult<Dtype extends OutputDtype = OutputDtype> extends EmbedResult<Dtype> {
+  /** name@revision */
+  readonly model: string;
+  readonly meta?: Meta;
+}
+
+/** A request that was submitted, by its id: in the process that did it, or in any other. */
+export interface JobHandle<Dtype extends OutputDtype = OutputDtype> {
+  readonly id: string;
+  readonly tenant: string;
+  /** One look. Rejects with QUEUE_UNREACHABLE. */
+  status(): Promise<JobStatus>;
+  /**
+   * The vectors, once all are computed. They stay on the queue server for their time to live: another process may fetch
+   * them as well. Rejects with the failure of the request, CANCELLED among them, RESULT_EXPIRED, RESULT_TAKEN,
+   * INPUT_LOST where there is no such request, or INTERRUPTED, called AbortError.
+   */
+  result(options?: WaitOptions): Promise<SubmittedResult<Dtype>>;
+  /**
+   * Takes it back. `asked`: workers had jobs of it and were told. `cancelled`: all that was left has failed with
+   * CANCELLED. `finished`, `unknown`: there is nothing to cancel.
+   */
+  cancel(): Promise<CancelResult['outcome']>;
+  /** The vectors are safe elsewhere: frees their memory on the queue server. The request is unknown afterwards. */
+  release(): Promise<void>;
 }
 
 /** What happened to this client's jobs since it connected. */

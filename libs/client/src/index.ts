@@ -1,8 +1,19 @@
-export { ShoalError, isShoalError, type ErrorCode } from '@shoal/contract';
-export type { Waiting, WaitingReason } from '@shoal/queue';
+export { ShoalError, isShoalError, type ErrorCode, type Meta, type OutputDtype } from '@shoal/contract';
+export type { CancelResult, Waiting, WaitingReason } from '@shoal/queue';
 export { ShoalClient } from './shoal-client.ts';
 export type { Searched } from './searched.ts';
-export type { CosineOptions, Queries, RankingOptions, RowIds, Scores, SpreadOptions } from './similarity-calls.ts';
+export type { SearchHit, SearchResult } from './search.ts';
+export type { TextItem } from './embed-many.ts';
+export type {
+  ComparisonOptions,
+  CosineOptions,
+  Queries,
+  RankingOptions,
+  RowIds,
+  Scores,
+  SearchOptions,
+  SpreadOptions,
+} from './similarity-calls.ts';
 export type {
   ClientCounts,
   ClientModel,
@@ -10,12 +21,22 @@ export type {
   EmbedOptions,
   EmbedResult,
   EmbeddedBlock,
+  EmbeddedRow,
+  JobHandle,
+  JobOptions,
+  JobState,
+  JobStatus,
   RerankModel,
   RerankOptions,
   RerankResult,
   SkippedBlock,
+  SkippedRow,
+  StoredForms,
   StreamBlock,
   StreamOptions,
   StreamProgress,
+  SubmitOptions,
+  SubmittedResult,
   Vectors,
+  WaitOptions,
 } from './embedding.ts';

@@ -1,6 +1,6 @@
 // What is asked of a client's open jobs, and what comes back. Nothing here does anything but make errors.
 
-import { ShoalError, type ResultHeader } from '@shoal/contract';
+import { ShoalError, type Meta, type ResultHeader } from '@shoal/contract';
 import type { NewJob } from '@shoal/queue';
 
 /** One job to be put on the queue, whatever it asks for. */
@@ -14,6 +14,7 @@ export interface JobRequest {
 
 /** A job with rows, each of which gets its own piece of the result. */
 export interface RowsRequest extends JobRequest {
+  readonly rows: number;
   /** Known when the client tokenized: tokens of each row, and the rows that were cut. */
   readonly tokens: readonly number[] | undefined;
   readonly truncated: readonly number[] | undefined;
@@ -32,13 +33,14 @@ export interface CallTerms {
   /** Epoch milliseconds, after which a job that has not begun never runs. */
   readonly deadline?: number | undefined;
   readonly resultTtlMs?: number | undefined;
+  readonly meta?: Meta | undefined;
 }
 
 /** Texts up to this many bytes travel inside the job; finished jobs are kept for a while, inputs are not. */
 export const MAX_INLINE_TEXT_BYTES = 4_096;
 
 /** The terms as fields of `data`; what has its default is left out. */
-export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, resultTtlMs }: CallTerms) {
+export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, resultTtlMs, meta }: CallTerms) {
   return {
     tenant,
     reply,
@@ -46,6 +48,7 @@ export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, r
     ...(deadline !== undefined && { deadline }),
     ...(resultTtlMs !== undefined && { resultTtlMs }),
     ...(truncate === 'error' && { truncate }),
+    ...(meta !== undefined && { meta }),
   };
 }
 
@@ -75,7 +78,10 @@ export function closedError(): ShoalError<'INTERRUPTED'> {
 }
 
 /** The job id belongs to a request with another fingerprint. */
-export function conflict({ jobId, fingerprint }: JobRequest, found: string): ShoalError<'JOB_ID_CONFLICT'> {
+export function conflict(
+  { jobId, fingerprint }: Pick<JobRequest, 'jobId' | 'fingerprint'>,
+  found: string,
+): ShoalError<'JOB_ID_CONFLICT'> {
   return new ShoalError(
     'JOB_ID_CONFLICT',
     `job id "${jobId}" is in use for another request (its fingerprint is ${found}, this one's ${fingerprint}); ` +

@@ -3,14 +3,24 @@
 
 import { inspect } from 'node:util';
 import { MAX_ROWS_PER_JOB, ShoalError } from '@shoal/contract';
-import type { ClientModel, ClientOptions, EmbedOptions, RerankOptions, StreamOptions } from './embedding.ts';
-import type { CosineOptions, RankingOptions, SpreadOptions } from './similarity-calls.ts';
+import type {
+  ClientModel,
+  ClientOptions,
+  EmbedOptions,
+  JobOptions,
+  RerankOptions,
+  StreamOptions,
+  SubmitOptions,
+  WaitOptions,
+} from './embedding.ts';
+import type { CosineOptions, RankingOptions, SearchOptions, SpreadOptions } from './similarity-calls.ts';
 
 /** Every name that an options object may have; `true` so that one that is added to the type is missed here. */
 type Names<Options> = Readonly<Record<keyof Required<Options>, true>>;
 
 const CLIENT: Names<ClientOptions> = {
   redisUrl: true,
+  connection: true,
   prefix: true,
   model: true,
   tokenizer: true,
@@ -35,15 +45,39 @@ const TERMS = {
   class: true,
   tenant: true,
   resultTtlMs: true,
+  meta: true,
 } as const;
 const REQUEST = { ...TERMS, prompt: true, output: true } as const;
 const EMBED: Names<EmbedOptions> = { ...REQUEST, jobId: true };
 const STREAM: Names<StreamOptions> = { ...REQUEST, runId: true, startAt: true, onError: true, onProgress: true };
-const CALL = { signal: true, jobId: true, class: true } as const;
+const SUBMIT: Names<SubmitOptions> = {
+  signal: true,
+  deadline: true,
+  truncate: true,
+  class: true,
+  tenant: true,
+  resultTtlMs: true,
+  meta: true,
+  prompt: true,
+  output: true,
+  jobId: true,
+};
+const CALL = {
+  signal: true,
+  timeoutMs: true,
+  deadline: true,
+  tenant: true,
+  resultTtlMs: true,
+  jobId: true,
+  class: true,
+} as const;
 const RANKING: Names<RankingOptions> = { ...CALL, k: true, metric: true, names: true };
+const SEARCH: Names<SearchOptions> = RANKING;
 const COSINE: Names<CosineOptions> = { ...CALL, metric: true };
 const SPREAD: Names<SpreadOptions> = { ...CALL, k: true, steps: true, decay: true, threshold: true };
 
+const JOB: Names<JobOptions> = { tenant: true };
+const WAIT: Names<WaitOptions> = { signal: true, timeoutMs: true };
 const RERANK: Names<RerankOptions> = {
   ...TERMS,
   model: true,
@@ -57,7 +91,12 @@ const RERANK: Names<RerankOptions> = {
 const CALLS = {
   embed: EMBED,
   embedStream: STREAM,
+  embedMany: STREAM,
+  submit: SUBMIT,
+  job: JOB,
+  result: WAIT,
   rerank: RERANK,
+  search: SEARCH,
   topK: RANKING,
   rescore: RANKING,
   cosine: COSINE,
@@ -73,7 +112,7 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   ttl: 'resultTtlMs',
   priority: 'class: "interactive" or "bulk"',
   url: 'redisUrl',
-  connection: 'redisUrl',
+  redis: 'connection',
   texts: 'documents',
   top_n: 'topN',
 };
@@ -81,18 +120,32 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
 /** The client's options; throws a TypeError for what is missing, unknown or of another shape. */
 export function checkClientOptions(options: ClientOptions): void {
   refuseUnknown('ShoalClient.connect', options, CLIENT);
-  const { redisUrl, model }: { readonly redisUrl?: unknown; readonly model?: unknown } = options;
-  if (typeof redisUrl !== 'string')
+  const { redisUrl, connection, model }: { readonly [Name in keyof ClientOptions]?: unknown } = options;
+  if (connection !== undefined && (typeof connection !== 'object' || connection === null))
     throw new TypeError(
-      `ShoalClient.connect needs redisUrl, the address of the queue server ("redis://localhost:6379"); found ` +
-        shown(redisUrl),
+      `ShoalClient.connect takes a connection of ioredis, or its options, as connection; found ${shown(connection)}`,
     );
-  if (!isModel(model))
+  if (connection !== undefined && redisUrl !== undefined)
+    throw new TypeError('ShoalClient.connect takes redisUrl or connection, and was given both');
+  if (connection === undefined && typeof redisUrl !== 'string')
     throw new TypeError(
-      `ShoalClient.connect needs model, an object with the model's name ({ name: "minilm" }); found ${shown(model)}`,
+      'ShoalClient.connect needs redisUrl, the address of the queue server ("redis://localhost:6379"), or connection, ' +
+        `one of ioredis; found ${shown(redisUrl)}`,
     );
-  refuseHubRevision('ShoalClient.connect', model.name);
+  if (typeof model === 'string' ? model === '' : !isModel(model))
+    throw new TypeError(
+      `ShoalClient.connect needs model, the model's name ("minilm") or an object with it ({ name, revision }); found ` +
+        shown(model),
+    );
+  refuseHubRevision('ShoalClient.connect', typeof options.model === 'string' ? options.model : options.model.name);
   checkRanges(options);
+}
+
+/** A model by its name, or name@revision, as an object. */
+export function modelOf(model: string | ClientModel): ClientModel {
+  if (typeof model !== 'string') return model;
+  const [name = '', revision] = model.split('@');
+  return revision === undefined ? { name } : { name, revision };
 }
 
 /** Workers know the revision of the weights and not the hub's. */
@@ -116,12 +169,14 @@ export function checkCallOptions(call: keyof typeof CALLS, options: object): voi
 }
 
 /** A text is iterable as well: its letters would be embedded one by one. */
-export function checkTexts(texts: unknown): asserts texts is readonly string[] {
+export function checkTexts(texts: unknown, call = 'embed'): asserts texts is readonly string[] {
   if (typeof texts === 'string')
-    throw new TypeError('embed takes an array of texts and was given one text; write embed([text])');
-  if (!Array.isArray(texts)) throw new TypeError(`embed takes an array of texts, and found ${shown(texts)}`);
+    throw new TypeError(
+      `${call} takes an array of texts and was given one text; write ${call}(${call === 'search' ? 'collection, ' : ''}[text])`,
+    );
+  if (!Array.isArray(texts)) throw new TypeError(`${call} takes an array of texts, and found ${shown(texts)}`);
   const at = texts.findIndex((text) => typeof text !== 'string');
-  if (at >= 0) throw new TypeError(`embed takes an array of texts, and found ${shown(texts[at])} at ${at}`);
+  if (at >= 0) throw new TypeError(`${call} takes an array of texts, and found ${shown(texts[at])} at ${at}`);
 }
 
 /** The options of `rerank`, among them what it is asked. */
@@ -145,13 +200,26 @@ export function checkRerank(options: RerankOptions): void {
 }
 
 /** The items of a stream; each is looked at when it comes. */
-export function checkItems(texts: unknown): void {
+export function checkItems(texts: unknown, call: 'embedStream' | 'embedMany' = 'embedStream'): void {
   const isIterable =
     typeof texts === 'object' && texts !== null && (Symbol.iterator in texts || Symbol.asyncIterator in texts);
+  const what = call === 'embedMany' ? 'texts, or of items' : 'items';
   if (!isIterable)
     throw new TypeError(
-      `embedStream takes an iterable of items with a text ([{ text: "…" }]), and found ${shown(texts)}`,
+      `${call} takes an iterable of ${what} with a text ([{ text: "…" }]), and found ${shown(texts)}`,
     );
+}
+
+/** A text is no list of texts here either. */
+export function checkQueries(call: string, queries: unknown): void {
+  if (typeof queries === 'object' && queries !== null && 'dims' in queries) return;
+  checkTexts(queries, call);
+}
+
+/** The id of a request. */
+export function checkId(call: string, id: unknown): asserts id is string {
+  if (typeof id !== 'string' || id === '')
+    throw new TypeError(`${call} takes the id of a request, a text, and found ${shown(id)}`);
 }
 
 function refuseUnknown(where: string, options: unknown, known: Readonly<Record<string, true>>): void {

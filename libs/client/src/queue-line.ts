@@ -16,6 +16,8 @@ import {
 import type { ClientOptions } from './embedding.ts';
 import { closedError } from './job-request.ts';
 import { OpenJobs } from './open-jobs.ts';
+import { Replies } from './replies.ts';
+import { serverOf } from './server-of.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
 interface LineTerms {
@@ -24,12 +26,21 @@ interface LineTerms {
   readonly name: string;
 }
 
+/** What holds for all calls over a line. */
+export interface LineLimits {
+  readonly giveUpAfterMs: number;
+  readonly whenFull: 'wait' | 'fail';
+  readonly onHeldBack: ClientOptions['onHeldBack'];
+}
+
 export class QueueLine {
   readonly jobs: OpenJobs;
+  readonly replies: Replies;
+  readonly terms: LineLimits;
   private readonly options: ClientOptions;
   private readonly queue: string;
-  private readonly producer: JobProducer;
-  private readonly reader: ResultReader;
+  readonly producer: JobProducer;
+  readonly reader: ResultReader;
   private readonly watch: WaitingWatch;
   private canceller: Promise<Canceller> | undefined;
   private isClosed = false;
@@ -49,6 +60,8 @@ export class QueueLine {
     this.queue = queue;
     this.producer = producer;
     this.reader = reader;
+    this.replies = new Replies(reader);
+    this.terms = { giveUpAfterMs, whenFull, onHeldBack };
     this.jobs = new OpenJobs({
       producer,
       reader,
@@ -74,7 +87,8 @@ export class QueueLine {
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
   static async open(options: ClientOptions, { queue, name }: LineTerms): Promise<QueueLine> {
-    const { redisUrl, prefix, limits, log } = options;
+    const { prefix, limits, log } = options;
+    const redisUrl = serverOf(options);
     const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log });
     try {
       return new QueueLine(
@@ -97,7 +111,8 @@ export class QueueLine {
   /** Throws INTERRUPTED once the line is closed: nobody would close the connection that it opens. */
   async cancel(jobIds: readonly string[]): Promise<CancelResult[]> {
     if (this.isClosed) throw closedError();
-    const { redisUrl, prefix = DEFAULT_PREFIX, log = noLog } = this.options;
+    const { prefix = DEFAULT_PREFIX, log = noLog } = this.options;
+    const redisUrl = serverOf(this.options);
     this.canceller ??= Canceller.connect({ redisUrl, prefix, queue: this.queue, log });
     this.canceller.catch(() => (this.canceller = undefined));
     return (await this.canceller).cancel(jobIds);

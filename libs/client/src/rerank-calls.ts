@@ -6,7 +6,7 @@ import { randomUUID } from 'node:crypto';
 import { ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
-import type { ClientOptions, RerankModel, RerankOptions, RerankResult } from './embedding.ts';
+import type { KnownOptions, RerankModel, RerankOptions, RerankResult } from './embedding.ts';
 import { closedError } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
 import { rerankRequest } from './rerank-request.ts';
@@ -32,13 +32,13 @@ interface Named {
 }
 
 export class RerankCalls {
-  private readonly options: ClientOptions;
+  private readonly options: KnownOptions;
   /** By queue. */
   private readonly opened = new Map<string, Promise<Opened>>();
   private isClosed = false;
 
   /** `own`: the client's own model, where that is a reranker, and the line to it. */
-  constructor(options: ClientOptions, own: { readonly line: QueueLine; readonly revision: string } | undefined) {
+  constructor(options: KnownOptions, own: { readonly line: QueueLine; readonly revision: string } | undefined) {
     this.options = options;
     if (own === undefined) return;
     const opened = { line: own.line, revision: Promise.resolve(own.revision) };
@@ -104,6 +104,7 @@ export class RerankCalls {
       class: given.class ?? (documents.length <= INTERACTIVE_DOCUMENTS ? 'interactive' : 'bulk'),
       deadline: given.deadline === undefined ? undefined : Math.trunc(Number(given.deadline)),
       resultTtlMs: given.resultTtlMs,
+      meta: given.meta,
     } as const;
     const terms: StreamTerms = {
       requestOf: async (id, texts) => rerankRequest(id, query, texts, call),
@@ -124,7 +125,7 @@ export class RerankCalls {
       if (block.kind === 'skipped') continue;
       if (block.dims !== 1)
         throw new ShoalError('RESULT_CORRUPT', `${model} gave ${block.dims} values for a document; a score is one`);
-      scores.set(block.vectors, block.first);
+      scores.set(block.toFloat32(), block.first);
       jobIds.push(terms.jobIdOf(block.first));
       isTruncated ||= block.truncated === true;
       isSimulated ||= block.isSimulated;

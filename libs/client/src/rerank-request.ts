@@ -20,6 +20,7 @@ export function rerankRequest(jobId: string, query: string, texts: readonly stri
   return {
     jobId,
     requestId: terms.requestId,
+    rows: texts.length,
     fingerprint,
     job: { jobId, name: 'rerank', data, input: isInline ? undefined : input, parsed },
     tokens: undefined,

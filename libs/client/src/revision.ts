@@ -1,23 +1,27 @@
 // Which revision of a model the fleet serves, for a client that was not told: a revision that nobody serves would make
-// every job fail, and one must not have to look it up to embed a text.
+// every job fail, and one must not have to look it up to embed a text. Where no worker is alive just now, what the last
+// one left behind tells it: a producer may start before its workers do.
 
 import { ShoalError, storedName } from '@shoal/contract';
 import { Fleet } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
+import { serverOf } from './server-of.ts';
 
 /**
  * Of the model `name`, as it was asked for, whose main lane is `queue`. Throws MODEL_UNKNOWN when no worker tells it, or
  * two tell different ones; QUEUE_UNREACHABLE.
  */
 export async function fleetRevision(
-  { redisUrl, prefix, log }: Pick<ClientOptions, 'redisUrl' | 'prefix' | 'log'>,
+  options: Pick<ClientOptions, 'redisUrl' | 'connection' | 'prefix' | 'log'>,
   { name, queue }: { readonly name: string; readonly queue: string },
 ): Promise<string> {
   const stored = storedName(name);
-  const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
+  const { prefix, log } = options;
+  const fleet = await Fleet.connect({ redisUrl: serverOf(options), prefix, queue, log });
   try {
     const { workers } = await fleet.read();
-    const served = new Set(workers.flatMap(({ facts }) => facts?.model ?? []));
+    const alive = workers.flatMap(({ facts }) => facts?.model ?? []);
+    const served = new Set(alive.length > 0 ? alive : [(await fleet.lastModel()) ?? '']);
     const revisions = [...served].flatMap((model) =>
       model.startsWith(`${stored}@`) ? [model.slice(stored.length + 1)] : [],
     );
@@ -25,12 +29,13 @@ export async function fleetRevision(
     if (revision !== undefined && others.length === 0) return revision;
     const found =
       revision === undefined
-        ? `no worker that serves ${queue} tells one`
+        ? `no worker serves ${queue}, and none has left its name there`
         : `workers serve ${revisions.length} of them (${revisions.join(', ')})`;
     throw new ShoalError(
       'MODEL_UNKNOWN',
       `the model "${name}"${stored === name ? '' : ` ("${stored}" in the store)`} is given without its revision, and ` +
-        `${found}. Pass model: { name, revision }; shoal model list shows the revision`,
+        `${found}. ${revision === undefined ? 'Start one (shoal worker --model NAME, or shoal up), or pass' : 'Pass'} ` +
+        'model: { name, revision }; shoal model list shows the revision',
       { model: name, revisions },
     );
   } finally {

@@ -2,38 +2,34 @@
 // and can be told to misbehave. Vectors are a function of each row's bytes, so that a lost, doubled or swapped row is
 // seen.
 
-import { createHash, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { execFile, fork } from 'node:child_process';
 import { promisify } from 'node:util';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
-import { Queue, UnrecoverableError, Worker, type Job } from 'bullmq';
+import { Queue } from 'bullmq';
 import { Redis } from 'ioredis';
 import {
   SIMILARITY_QUEUE,
-  decodeInput,
   decodeResultHeader,
   encodeBody,
-  encodeResult,
   encodeTexts,
-  failedReason,
   fingerprintOf,
   isShoalError,
   keySpace,
   mainQueue,
-  parseJob,
   type ErrorCode,
 } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
-import type { ClientOptions, StreamBlock } from './embedding.ts';
+import type { ClientModel, ClientOptions, StreamBlock } from './embedding.ts';
 import { QueueLine } from './queue-line.ts';
 import { ShoalClient } from './shoal-client.ts';
+import { DIMS, QueueStandIn, vectorOf, type StandInOptions } from './testing/stand-in.ts';
 import type { RowIds } from './similarity-calls.ts';
 
 const PREFIX = '{t-client}';
-const DIMS = 8;
 const ONE_QUERY = { values: Float32Array.of(1), dims: 1 };
 const keys = keySpace(PREFIX);
 
@@ -58,104 +54,11 @@ afterAll(async () => {
 
 // ---- the stand-in ---------------------------------------------------------------------------------------------------
 
-interface StandInOptions {
-  /** Out-of-order completion: each job takes this long. */
-  readonly delayMs?: (jobId: string) => number;
-  readonly isSilent?: boolean;
-  readonly failure?: (jobId: string) => { code: ErrorCode; message: string } | undefined;
-  /** Called after the result was written and before the job completes. */
-  readonly tamper?: (jobId: string, outKey: string, times: number) => Promise<void>;
-  readonly concurrency?: number;
-}
-
-class StandIn {
-  readonly runs = new Map<string, number>();
-  rows = 0;
-  private readonly worker: Worker;
-  private readonly connection: Redis;
-  private readonly queue: string;
-  private readonly options: StandInOptions;
-
+class StandIn extends QueueStandIn {
   constructor(queue: string, options: StandInOptions = {}, url = server.url) {
-    this.queue = queue;
-    this.options = options;
-    this.connection = new Redis(url, { maxRetriesPerRequest: null });
-    this.connection.on('error', () => undefined);
-    this.worker = new Worker(queue, (job) => this.run(job), {
-      prefix: PREFIX,
-      connection: this.connection,
-      concurrency: options.concurrency ?? 16,
-      removeOnComplete: { count: 1000 },
-      removeOnFail: { count: 5000 },
-      lockDuration: 5_000,
-      stalledInterval: 1_000,
-      maxStalledCount: 100,
-    });
-    this.worker.on('error', () => undefined);
-    this.worker.on('completed', (job) => void this.announce(job, 'completed').catch(() => undefined));
-    this.worker.on('failed', (job) => job && void this.announce(job, 'failed').catch(() => undefined));
+    super(queue, { url, prefix: PREFIX }, options);
     closers.push(() => this.close());
   }
-
-  async close(): Promise<void> {
-    await this.worker.close(true);
-    this.connection.disconnect();
-  }
-
-  private async run(job: Job): Promise<unknown> {
-    const jobId = job.id!;
-    const order = parseJob(jobId, job.name, job.data);
-    const [inKey, outKey] = [keys.input(this.queue, jobId), keys.output(this.queue, jobId)];
-    const head = decodeResultHeader((await this.connection.getrangeBuffer(outKey, 0, 31)) as Buffer);
-    if (head !== undefined && (order.fingerprint ?? head.fingerprint) === head.fingerprint)
-      return { v: 1, key: outKey, already: true };
-    const times = (this.runs.get(jobId) ?? 0) + 1;
-    this.runs.set(jobId, times);
-    const failure = this.options.failure?.(jobId);
-    await sleep(this.options.delayMs?.(jobId) ?? 0);
-    if (failure) throw new UnrecoverableError(failedReason(failure));
-    const input =
-      order.input.form === 'inline' ? encodeTexts(order.input.texts) : await this.connection.getBuffer(inKey);
-    if (input === null) throw new UnrecoverableError('INPUT_LOST: no input');
-    const model = `${this.queue.slice('embed-'.length)}@r1`;
-    const fingerprint = fingerprintOf(
-      { model, prompt: order.prompt, truncate: order.truncate, output: order.output },
-      input,
-    );
-    if (order.fingerprint !== undefined && order.fingerprint !== fingerprint)
-      throw new UnrecoverableError(`FINGERPRINT_MISMATCH: ${fingerprint}`);
-    const decoded = decodeInput(input);
-    const rows: readonly (string | ArrayLike<number>)[] = decoded.form === 'texts' ? decoded.texts : decoded.rows;
-    const vectors = Float32Array.from(rows.flatMap((row) => vectorOf(row)));
-    const { dims, body } = encodeBody(vectors, rows.length, DIMS, order.output);
-    await this.connection.set(
-      outKey,
-      encodeResult({ dtype: order.output.dtype, rows: rows.length, dims, fingerprint, isTruncated: false }, body),
-      'PX',
-      order.resultTtlMs,
-    );
-    await this.options.tamper?.(jobId, outKey, times);
-    this.rows += rows.length;
-    return { v: 1, key: outKey, model, rows: rows.length, dims, device: 'stand-in' };
-  }
-
-  private async announce(job: Job, outcome: 'completed' | 'failed'): Promise<void> {
-    const reply: unknown = job.data.reply;
-    const pipeline = this.connection.pipeline().del(keys.input(this.queue, job.id!));
-    const isRepeated = (job.returnvalue as { already?: boolean } | null)?.already === true;
-    if (typeof reply === 'string' && this.options.isSilent !== true && !isRepeated)
-      pipeline.publish(reply, JSON.stringify({ v: 1, queue: this.queue, [outcome]: [job.id] }));
-    await pipeline.exec();
-  }
-}
-
-function vectorOf(row: string | ArrayLike<number>): number[] {
-  const hash = createHash('sha256')
-    .update(typeof row === 'string' ? row : Uint32Array.from(row))
-    .digest();
-  const values = Array.from({ length: DIMS }, (_, i) => hash.readInt16LE(2 * i) / 32_768);
-  const norm = Math.hypot(...values);
-  return values.map((value) => Math.fround(value / norm));
 }
 
 /** Code units as ids; at most 16 tokens. */
@@ -180,7 +83,10 @@ async function connect(options: Partial<ClientOptions> = {}): Promise<ShoalClien
   return client;
 }
 
-async function setup(options: Partial<ClientOptions> = {}, standIn: StandInOptions = {}) {
+async function setup(
+  options: Partial<ClientOptions & { readonly model: ClientModel }> = {},
+  standIn: StandInOptions = {},
+) {
   const model = options.model ?? newModel();
   const queue = mainQueue(model.name);
   const worker = new StandIn(queue, standIn);
@@ -293,20 +199,33 @@ test('a client with a tokenizer sends token ids and says which rows were cut', a
   expect(await codeOf(client.embed(texts, { truncate: 'error' }))).toBe('INPUT_TOO_LONG');
 });
 
-test('smaller output types come back as floats', async () => {
-  const { client } = await setup();
-  const expected = vectorOf('a');
-  for (const [dtype, tolerance] of [
-    ['f32', 0],
-    ['f16', 0.0005],
-    ['i8', 0.005],
+test('smaller output types come back as they are stored, over several jobs, and are widened on request', async () => {
+  const { client } = await setup({ jobTexts: 2 });
+  const texts = ['a', 'b', 'c'];
+  const values = Float32Array.from(texts.flatMap(vectorOf));
+  for (const [dtype, kind, tolerance] of [
+    ['f32', Float32Array, 0],
+    ['f16', Uint16Array, 0.0005],
+    ['i8', Int8Array, 0.005],
+    ['binary', Uint8Array, 2],
   ] as const) {
-    const { vectors } = await client.embed(['a'], { output: { dtype } });
-    for (const [i, value] of vectors.entries()) expect(Math.abs(value - expected[i]!)).toBeLessThanOrEqual(tolerance);
+    const result = await client.embed(texts, { output: { dtype } });
+    const { vectors, scales = new Float32Array() } = result;
+    expect(vectors).toBeInstanceOf(kind);
+    expect([result.rows, result.dims, result.dtype]).toEqual([3, DIMS, dtype]);
+    const { body } = encodeBody(values, 3, DIMS, { dtype, dimensions: undefined });
+    expect(
+      Buffer.concat(
+        [vectors, scales].map(({ buffer, byteOffset, byteLength }) => Buffer.from(buffer, byteOffset, byteLength)),
+      ),
+    ).toEqual(Buffer.from(body));
+    expect(result.row(1)).toHaveLength(dtype === 'binary' ? 1 : DIMS);
+    const widened = result.toFloat32();
+    for (const [i, value] of widened.entries())
+      expect(Math.abs(value - (dtype === 'binary' ? Math.sign(values[i]!) : values[i]!))).toBeLessThanOrEqual(
+        dtype === 'binary' ? 0 : tolerance,
+      );
   }
-  expect([...(await client.embed(['a'], { output: { dtype: 'binary' } })).vectors]).toEqual(
-    expected.map((value) => (value > 0 ? 1 : -1)),
-  );
   expect((await client.embed(['a'], { output: { dimensions: 3 } })).dims).toBe(3);
 });
 

@@ -3,6 +3,7 @@
 
 import { randomUUID } from 'node:crypto';
 import {
+  SUBMITTED_RESULT_TTL_MS,
   ShoalError,
   mainQueue,
   missingPrompt,
@@ -11,10 +12,14 @@ import {
   sidePrompt,
   storedName,
   type Matrix,
+  type OutputDtype,
   type Ranking,
   type SeedSet,
 } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
+import { abortError } from './abort-error.ts';
+import { cutChunks } from './chunks.ts';
+import { asTextItems, rowsOf, type TextItem } from './embed-many.ts';
 import { askedOfWorkers, makeRequest, type AskedOfWorkers, type RequestTerms } from './embed-request.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
@@ -24,28 +29,50 @@ import type {
   EmbedOptions,
   EmbedResult,
   EmbeddedBlock,
+  EmbeddedRow,
+  JobHandle,
+  JobOptions,
+  KnownOptions,
   RerankModel,
   RerankOptions,
   RerankResult,
+  SkippedRow,
   StreamBlock,
   StreamOptions,
+  SubmitOptions,
 } from './embedding.ts';
-import { checkCallOptions, checkClientOptions, checkItems, checkRerank, checkTexts, shown } from './options.ts';
+import {
+  checkCallOptions,
+  checkClientOptions,
+  checkId,
+  checkItems,
+  checkQueries,
+  checkRerank,
+  checkTexts,
+  modelOf,
+  shown,
+} from './options.ts';
 import { refuseOldNode } from './node-version.ts';
+import type { RowsRequest } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
 import { RerankCalls } from './rerank-calls.ts';
 import { fleetRevision } from './revision.ts';
 import { alwaysUnit, refuseUnserved } from './unserved.ts';
+import { hitsOf, type SearchResult } from './search.ts';
 import type { Searched, Texts } from './searched.ts';
 import {
   SimilarityCalls,
+  type ComparisonOptions,
   type CosineOptions,
   type Queries,
   type RankingOptions,
   type RowIds,
   type Scores,
+  type SearchOptions,
   type SpreadOptions,
 } from './similarity-calls.ts';
+import { joinedRows } from './stored-rows.ts';
+import { Submitted, submit } from './submitted.ts';
 import { limited } from './time-limit.ts';
 import { withRows } from './with-rows.ts';
 
@@ -59,7 +86,7 @@ interface EmbedTerms extends StreamTerms {
 }
 
 export class ShoalClient {
-  private readonly options: ClientOptions;
+  private readonly options: KnownOptions;
   /** name@revision */
   private readonly model: string;
   private readonly line: QueueLine;
@@ -67,7 +94,7 @@ export class ShoalClient {
   private readonly reranking: RerankCalls;
   private closing: Promise<void> | undefined;
 
-  private constructor(options: ClientOptions, revision: string, line: QueueLine) {
+  private constructor(options: KnownOptions, revision: string, line: QueueLine) {
     this.options = options;
     this.model = `${options.model.name}@${revision}`;
     this.line = line;
@@ -81,7 +108,7 @@ export class ShoalClient {
    */
   static async connect(options: ClientOptions): Promise<ShoalClient> {
     checkClientOptions(options);
-    const { model } = options;
+    const model = modelOf(options.model);
     const name = storedName(model.name);
     const queue = isReranker(model) ? rerankQueue(name) : mainQueue(name);
     const revision = model.revision ?? (await fleetRevision(options, { name: model.name, queue }));
@@ -100,19 +127,16 @@ export class ShoalClient {
    * puts a damaged key right within 10 s, JOB_VERSION_UNKNOWN where a worker is older than what is asked for, ADMISSION_REFUSED with `whenFull: 'fail'`, RESULT_EXPIRED, RESULT_TAKEN or RESULT_CORRUPT when
    * asking again did not help, INTERRUPTED by the signal or `close`.
    */
-  async embed(texts: readonly string[], options: EmbedOptions = {}): Promise<EmbedResult> {
+  async embed<Dtype extends OutputDtype = 'f32'>(
+    texts: readonly string[],
+    options: EmbedOptions<Dtype> = {},
+  ): Promise<EmbedResult<Dtype>> {
     checkTexts(texts);
     checkCallOptions('embed', options);
     const { jobId = randomUUID(), ...rest } = options;
-    const isOneJob = texts.length <= this.jobTexts;
-    const terms = this.terms(
-      jobId,
-      { class: texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk', ...rest },
-      // few texts, but long ones, are several jobs as well
-      (first) => (isOneJob && first === 0 ? jobId : `${jobId}-${first}`),
-      options.jobId !== undefined,
-    );
-    const blocks: EmbeddedBlock<unknown>[] = [];
+    const kind = texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk';
+    const terms = this.embedTerms(jobId, texts, { class: kind, ...rest }, options.jobId !== undefined);
+    const blocks: EmbeddedBlock<unknown, OutputDtype>[] = [];
     const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     try {
       const signal = limit.signal === undefined ? {} : { signal: limit.signal };
@@ -122,7 +146,7 @@ export class ShoalClient {
     } finally {
       limit.end();
     }
-    return joined(texts.length, blocks);
+    return joined(blocks, options.output?.dtype) as EmbedResult<OutputDtype> as EmbedResult<Dtype>;
   }
 
   /**
@@ -131,10 +155,10 @@ export class ShoalClient {
    * block's result is acknowledged when the caller asks for the next one; leaving the loop early takes what still waits
    * off the queue. Throws as `embed` does, and whatever `texts` throws, after the blocks before it.
    */
-  embedStream<Item extends { readonly text: string }>(
+  embedStream<Item extends { readonly text: string }, Dtype extends OutputDtype = 'f32'>(
     texts: AsyncIterable<Item> | Iterable<Item>,
-    options: StreamOptions = {},
-  ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+    options: StreamOptions<Dtype> = {},
+  ): AsyncGenerator<StreamBlock<Item, Dtype>, void, undefined> {
     checkItems(texts);
     checkCallOptions('embedStream', options);
     const { runId = randomUUID(), ...rest } = options;
@@ -144,7 +168,69 @@ export class ShoalClient {
       (first) => `${runId}-${first}`,
       options.runId !== undefined,
     );
-    return this.limitedStream(texts, terms, rest);
+    // what comes has the form that was asked for: it is part of every fingerprint
+    return this.limitedStream(texts, terms, rest) as AsyncGenerator<StreamBlock<Item, Dtype>, void, undefined>;
+  }
+
+  /**
+   * The same as rows: for each text its vector, in input order. `texts`: texts, or items that have one and come back as
+   * `item`; an array, or anything that can be iterated, of any length. The input is read as fast as the loop takes rows,
+   * and `maxInFlightJobs` jobs further. With `onError: 'skip'` a row of kind "skipped" and its error stands for each
+   * text of a job that failed. Throws as `embedStream` does.
+   */
+  embedMany<Item extends TextItem, Dtype extends OutputDtype = 'f32'>(
+    texts: AsyncIterable<Item> | Iterable<Item>,
+    options?: StreamOptions<Dtype> & { readonly onError?: 'fail' },
+  ): AsyncGenerator<EmbeddedRow<Item, Dtype>, void, undefined>;
+  embedMany<Item extends TextItem, Dtype extends OutputDtype = 'f32'>(
+    texts: AsyncIterable<Item> | Iterable<Item>,
+    options: StreamOptions<Dtype>,
+  ): AsyncGenerator<EmbeddedRow<Item, Dtype> | SkippedRow<Item>, void, undefined>;
+  embedMany<Item extends TextItem>(
+    texts: AsyncIterable<Item> | Iterable<Item>,
+    options: StreamOptions = {},
+  ): AsyncGenerator<EmbeddedRow<Item, OutputDtype> | SkippedRow<Item>, void, undefined> {
+    checkItems(texts, 'embedMany');
+    checkCallOptions('embedMany', options);
+    return rowsOf(this.embedStream(asTextItems(texts), options));
+  }
+
+  /**
+   * Puts `texts` on the queue and returns once it has all of them: what comes back is a handle, from which vectors can
+   * be fetched later, here or by `job(id)` in another process. The result is kept for a day once it is computed
+   * (`resultTtlMs`). Rejects as `embed` does before anything is computed; aborted, it takes back what it has added.
+   */
+  async submit<Dtype extends OutputDtype = 'f32'>(
+    texts: readonly string[],
+    options: SubmitOptions<Dtype> = {},
+  ): Promise<JobHandle<Dtype>> {
+    checkTexts(texts, 'submit');
+    checkCallOptions('submit', options);
+    if (texts.length === 0) throw new TypeError('submit needs at least one text');
+    const { jobId: id = randomUUID(), signal, ...rest } = options;
+    const terms = this.embedTerms(id, texts, { class: 'bulk', resultTtlMs: SUBMITTED_RESULT_TTL_MS, ...rest }, true);
+    await this.checkWorkers(terms);
+    const requests: RowsRequest[] = [];
+    for await (const { first, items } of cutChunks(asItems(texts), 0, terms.jobTexts)) {
+      if (signal?.aborted === true) throw abortError(signal.reason);
+      const part = items.map(({ text }) => text);
+      requests.push(await terms.requestOf(terms.jobIdOf(first), part));
+    }
+    const { tenant = this.options.tenant ?? 'default', meta, output } = options;
+    const dtype: OutputDtype = output?.dtype ?? 'f32';
+    const request = { requestId: `${tenant}~${id}`, model: this.model, dtype, meta, requests };
+    await submit(this.line, request, signal);
+    return new Submitted<Dtype>(this.line, { id, tenant });
+  }
+
+  /**
+   * The handle of a request that was submitted to this client's model, by its id; `tenant` where it was not this
+   * client's. Asks nobody: the handle of an unknown id has the state "unknown".
+   */
+  job(id: string, options: JobOptions = {}): JobHandle {
+    checkId('job', id);
+    checkCallOptions('job', options);
+    return new Submitted(this.line, { id, tenant: options.tenant ?? this.options.tenant ?? 'default' });
   }
 
   /**
@@ -164,6 +250,19 @@ export class ShoalClient {
   }
 
   /**
+   * The rows of a collection ("docs", or "docs@3" for one version of it) that are most like each query, by exact search:
+   * `hits` has for each query up to `k` of them with score and name, best first; `collection` and `collectionModel` say
+   * which version was searched and which model made its rows. Queries are texts, which this client's model embeds first,
+   * or vectors. Rejects as `topK` does.
+   */
+  async search(collection: string, queries: Queries, options: SearchOptions = {}): Promise<SearchResult> {
+    checkQueries('search', queries);
+    checkCallOptions('search', options);
+    const { k = 10, names = true, ...rest } = options;
+    return hitsOf(await this.topK(collection, queries, { k, names, ...rest }));
+  }
+
+  /**
    * The k best rows of a collection ("docs@3", or "docs" for its newest version) for each query, best first, by exact
    * search; one ranking per query, in order. The list itself has `collection`, which version was searched, and
    * `collectionModel`, which model made its rows, undefined where that is not known. Texts as queries are embedded by
@@ -174,11 +273,13 @@ export class ShoalClient {
   async topK(collection: string, queries: Queries, given: RankingOptions): Promise<Ranking[] & Searched> {
     checkCallOptions('topK', given);
     const { k, metric, names, ...options } = given;
-    return this.similarity.rankings(
-      { kind: 'topk', collection, k, metric, names },
-      await this.vectorsOf(queries, options.signal),
-      options,
-      this.textsIn(queries),
+    return this.bounded(options, async (bound) =>
+      this.similarity.rankings(
+        { kind: 'topk', collection, k, metric, names },
+        await this.vectorsOf(queries, bound),
+        bound,
+        this.textsIn(queries),
+      ),
     );
   }
 
@@ -203,11 +304,13 @@ export class ShoalClient {
         `there are ${lists.length} lists of candidates for ${count} queries; pass one for each query`,
         { candidates: lists.length, queries: count },
       );
-    return this.similarity.rankings(
-      { kind: 'rescore', collection, k, metric, names, candidates: lists },
-      await this.vectorsOf(given, options.signal),
-      options,
-      this.textsIn(queries),
+    return this.bounded(options, async (bound) =>
+      this.similarity.rankings(
+        { kind: 'rescore', collection, k, metric, names, candidates: lists },
+        await this.vectorsOf(given, bound),
+        bound,
+        this.textsIn(queries),
+      ),
     );
   }
 
@@ -219,19 +322,18 @@ export class ShoalClient {
   ): Promise<Scores> {
     checkCallOptions('cosine', asked);
     const { metric, ...options } = asked;
-    const matrix = await this.vectorsOf(queries, options.signal);
-    if ('collection' in others)
-      return this.similarity.scores(
-        { kind: 'cosine', collection: others.collection, metric },
-        matrix,
-        options,
-        this.textsIn(queries),
-      );
-    return this.similarity.scores(
-      { kind: 'cosine', against: await this.vectorsOf(others, options.signal), metric },
-      matrix,
-      options,
-    );
+    return this.bounded(options, async (bound) => {
+      const matrix = await this.vectorsOf(queries, bound);
+      if ('collection' in others)
+        return this.similarity.scores(
+          { kind: 'cosine', collection: others.collection, metric },
+          matrix,
+          bound,
+          this.textsIn(queries),
+        );
+      const against = await this.vectorsOf(others, bound);
+      return this.similarity.scores({ kind: 'cosine', against, metric }, matrix, bound);
+    });
   }
 
   /**
@@ -240,7 +342,9 @@ export class ShoalClient {
    */
   async spread(graph: string, seeds: readonly SeedSet[], options: SpreadOptions): Promise<Ranking[]> {
     checkCallOptions('spread', options);
-    return this.similarity.spread({ graph, ...options }, seeds);
+    const { k, steps, decay, threshold, ...rest } = options;
+    const question = { graph, k, steps, decay, threshold };
+    return this.bounded(rest, (bound) => this.similarity.spread(question, seeds, bound));
   }
 
   /**
@@ -287,7 +391,7 @@ export class ShoalClient {
     texts: AsyncIterable<Item> | Iterable<Item>,
     terms: EmbedTerms,
     options: StreamOptions,
-  ): AsyncGenerator<StreamBlock<Item>, void, undefined> {
+  ): AsyncGenerator<StreamBlock<Item, OutputDtype>, void, undefined> {
     const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     const { signal: _, ...rest } = options;
     try {
@@ -304,22 +408,54 @@ export class ShoalClient {
     refuseUnserved(await this.line.workers(), asked, this.options.model.name);
   }
 
-  private async vectorsOf(queries: Queries, signal: AbortSignal | undefined): Promise<Matrix> {
+  /** The same call, whose signal ends it when its time is over as well. */
+  private async bounded<Answer>(
+    { signal, timeoutMs, ...options }: ComparisonOptions,
+    work: (options: ComparisonOptions) => Promise<Answer>,
+  ): Promise<Answer> {
+    const { deadline } = options;
+    const limit = limited({ signal, timeoutMs, deadline }, 'answer', async () => {
+      return (await this.similarity.whyWaiting()) ?? this.line.whyWaiting();
+    });
+    try {
+      return await work({ ...options, ...(limit.signal !== undefined && { signal: limit.signal }) });
+    } finally {
+      limit.end();
+    }
+  }
+
+  private async vectorsOf(queries: Queries, { signal, tenant }: ComparisonOptions): Promise<Matrix> {
     if ('dims' in queries) return matrixOf(queries);
     const {
       vectors: values,
       rows,
       dims,
     } = await this.embed(queries, {
-      ...sidePrompt({ prompts: {}, ...this.options.model }, 'query'),
+      ...(await this.queryPrompt()),
       ...(signal === undefined ? {} : { signal }),
+      ...(tenant === undefined ? {} : { tenant }),
     });
     return { values, rows, dims };
+  }
+
+  /** The prompt of queries, where the model has one, as it is known here or its workers tell. */
+  private async queryPrompt(): Promise<{ readonly prompt?: string }> {
+    const { model } = this.options;
+    if (model.prompts !== undefined) return sidePrompt({ prompts: {}, ...model }, 'query');
+    const workers = (await this.line.workers()) ?? [];
+    return workers.some(({ facts }) => facts?.prompts?.includes('query') === true) ? { prompt: 'query' } : {};
   }
 
   /** What is to be known of queries that were texts. */
   private textsIn(queries: Queries): Texts | undefined {
     return 'dims' in queries ? undefined : { model: this.model };
+  }
+
+  /** Of texts that are all there. */
+  private embedTerms(id: string, texts: readonly string[], options: EmbedOptions, hasOwnId: boolean): EmbedTerms {
+    const isOneJob = texts.length <= this.jobTexts;
+    // few texts, but long ones, are several jobs as well
+    return this.terms(id, options, (first) => (isOneJob && first === 0 ? id : `${id}-${first}`), hasOwnId);
   }
 
   private get jobTexts(): number {
@@ -328,7 +464,7 @@ export class ShoalClient {
 
   private terms(
     id: string,
-    { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, ...given }: EmbedOptions,
+    { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, meta, ...given }: EmbedOptions,
     idOf: (first: number) => string,
     hasOwnId: boolean,
   ): EmbedTerms {
@@ -355,6 +491,7 @@ export class ShoalClient {
       class: kind,
       deadline: deadline === undefined ? undefined : Math.trunc(Number(deadline)),
       resultTtlMs,
+      meta,
     };
     return {
       asked: askedOfWorkers(call),
@@ -434,19 +571,28 @@ function* asItems(texts: readonly string[]): Generator<{ readonly text: string }
   for (const text of texts) yield { text };
 }
 
-function joined(rows: number, blocks: readonly EmbeddedBlock<unknown>[]): EmbedResult {
-  const [only] = blocks;
-  const { dims, dtype } = only ?? { dims: 0, dtype: 'f32' };
-  const vectors = blocks.length === 1 && only !== undefined ? only.vectors : new Float32Array(rows * dims);
-  if (vectors !== only?.vectors) for (const block of blocks) vectors.set(block.vectors, block.first * dims);
+function joined(
+  blocks: readonly EmbeddedBlock<unknown, OutputDtype>[],
+  dtype: OutputDtype = 'f32',
+): EmbedResult<OutputDtype> {
+  const { rows, dims, ...stored } = joinedRows(blocks, dtype);
   const tokens = blocks.every((block) => block.tokens !== undefined)
     ? blocks.flatMap((block) => block.tokens ?? [])
     : undefined;
   const isSimulated = blocks.some((block) => block.isSimulated);
-  return withRows({ rows, dims, dtype, vectors, tokens, truncated: joinedTruncated(blocks), isSimulated });
+  return withRows({
+    rows,
+    dims,
+    dtype: stored.dtype,
+    vectors: stored.vectors,
+    scales: stored.scales,
+    tokens,
+    truncated: joinedTruncated(blocks),
+    isSimulated,
+  });
 }
 
-function joinedTruncated(blocks: readonly EmbeddedBlock<unknown>[]): readonly number[] | boolean {
+function joinedTruncated(blocks: readonly EmbeddedBlock<unknown, OutputDtype>[]): readonly number[] | boolean {
   const rows = blocks.map(({ truncated, first }) =>
     typeof truncated === 'boolean' ? truncated : truncated.map((row) => first + row),
   );

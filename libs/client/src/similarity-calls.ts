@@ -11,7 +11,9 @@ import {
   type SeedSet,
   type SimilarityMetric,
 } from '@shoal/contract';
+import type { Waiting } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
+import { abortError } from './abort-error.ts';
 import { isNewest, refuseUntold, searchedOf, withSearched, type Searched, type Texts } from './searched.ts';
 import { closedError, type Asked, type Delivery, type JobRequest } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
@@ -20,9 +22,10 @@ import {
   spreadRequests,
   type SimilarityQuestion,
   type SimilarityTerms,
+  type SpreadQuestion,
 } from './similarity-request.ts';
-import { interrupted, unlessAborted } from './unless-aborted.ts';
-import { widen } from './widen.ts';
+import { unlessAborted } from './unless-aborted.ts';
+import { widen } from './stored-rows.ts';
 
 /** Texts are embedded by the client's model first; `values` are rows × dims, row-major. */
 export type Queries = readonly string[] | { readonly values: Float32Array | readonly number[]; readonly dims: number };
@@ -30,8 +33,18 @@ export type Queries = readonly string[] | { readonly values: Float32Array | read
 /** Ids of rows of a collection. Numbers and bigints of a plain array are whole and below 2^53. */
 export type RowIds = BigUint64Array | readonly (number | bigint)[];
 
-interface CallOptions {
+/** What every question may have. */
+export interface ComparisonOptions {
+  /** Takes the call back: it rejects with INTERRUPTED, called AbortError, and its jobs are taken off the queue. */
   readonly signal?: AbortSignal;
+  /** How long the call may take, in milliseconds. Then it rejects with DEADLINE_PASSED, and its jobs are taken back. */
+  readonly timeoutMs?: number;
+  /** The same as a moment, by this machine's clock; jobs that are not begun by then never run. A Date or epoch ms. */
+  readonly deadline?: Date | number;
+  /** Instead of the client's. */
+  readonly tenant?: string;
+  /** How long the result may lie unread, in milliseconds. */
+  readonly resultTtlMs?: number;
   /**
    * Stable id of this request: asking again with the same id and question never computes twice. Default: a random one.
    */
@@ -39,7 +52,7 @@ interface CallOptions {
   readonly class?: 'interactive' | 'bulk';
 }
 
-export interface RankingOptions extends CallOptions {
+export interface RankingOptions extends ComparisonOptions {
   readonly k: number;
   /** Default cosine. */
   readonly metric?: SimilarityMetric;
@@ -47,11 +60,16 @@ export interface RankingOptions extends CallOptions {
   readonly names?: boolean;
 }
 
-export interface CosineOptions extends CallOptions {
+export interface SearchOptions extends Omit<RankingOptions, 'k'> {
+  /** How many hits a query has at most. Default 10. */
+  readonly k?: number;
+}
+
+export interface CosineOptions extends ComparisonOptions {
   readonly metric?: SimilarityMetric;
 }
 
-export interface SpreadOptions extends CallOptions {
+export interface SpreadOptions extends ComparisonOptions {
   readonly k: number;
   /** Edges that activation goes along. Default 3. */
   readonly steps?: number;
@@ -80,27 +98,22 @@ export class SimilarityCalls {
   async rankings(
     question: Extract<SimilarityQuestion, { kind: 'topk' | 'rescore' }>,
     queries: Matrix,
-    options: CallOptions,
+    options: ComparisonOptions,
     texts?: Texts,
   ): Promise<Ranking[] & Searched> {
     const { answers, searched } = await this.search(question, queries, options, texts, readRankings);
     return withSearched(answers.flat(), searched);
   }
 
-  async spread(question: { readonly graph: string } & SpreadOptions, seeds: readonly SeedSet[]): Promise<Ranking[]> {
-    const { graph, k, steps, decay, threshold } = question;
-    const { answers } = await this.ask(
-      question,
-      (terms) => spreadRequests({ graph, k, steps, decay, threshold }, seeds, terms),
-      readRankings,
-    );
+  async spread(question: SpreadQuestion, seeds: readonly SeedSet[], options: ComparisonOptions): Promise<Ranking[]> {
+    const { answers } = await this.ask(options, (terms) => spreadRequests(question, seeds, terms), readRankings);
     return answers.flat();
   }
 
   async scores(
     question: Extract<SimilarityQuestion, { kind: 'cosine' }>,
     queries: Matrix,
-    options: CallOptions,
+    options: ComparisonOptions,
     texts?: Texts,
   ): Promise<Scores> {
     let [columns, scores, at] = [0, new Float32Array(), 0];
@@ -118,6 +131,11 @@ export class SimilarityCalls {
     return { rows: queries.rows, columns, scores, ...searched };
   }
 
+  /** Why nothing has come yet; undefined where nothing was asked. Throws QUEUE_UNREACHABLE. */
+  async whyWaiting(): Promise<Waiting | undefined> {
+    return (await this.line)?.whyWaiting();
+  }
+
   /** Gives up what is open and closes the line, if there is one; none is opened any more. */
   async close(): Promise<void> {
     this.isClosed = true;
@@ -131,7 +149,7 @@ export class SimilarityCalls {
   private async search<Answer>(
     question: Extract<SimilarityQuestion, { readonly collection: string }>,
     queries: Matrix,
-    { jobId = randomUUID(), ...options }: CallOptions,
+    { jobId = randomUUID(), ...options }: ComparisonOptions,
     texts: Texts | undefined,
     read: (delivery: Delivery) => Answer,
   ): Promise<{ readonly answers: readonly Answer[]; readonly searched: Searched }> {
@@ -160,22 +178,24 @@ export class SimilarityCalls {
 
   /** What `read` makes of each answer, in order, keeping nothing of it: its memory is used again. */
   private async ask<Answer>(
-    { jobId = randomUUID(), signal, class: kind }: CallOptions,
+    { jobId = randomUUID(), signal, class: kind, deadline, resultTtlMs, ...given }: ComparisonOptions,
     toRequests: (terms: SimilarityTerms) => readonly JobRequest[],
     read: (delivery: Delivery) => Answer,
   ): Promise<{ readonly answers: readonly Answer[]; readonly returned: readonly (string | undefined)[] }> {
     const line = await unlessAborted(signal, () => this.opened());
     const { jobs, replyChannel } = line;
-    const { tenant = 'default' } = this.options;
+    const tenant = given.tenant ?? this.options.tenant ?? 'default';
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
     const requests = toRequests({
       tenant,
       reply: replyChannel,
       class: kind,
+      deadline: deadline === undefined ? undefined : Math.trunc(Number(deadline)),
+      resultTtlMs,
       jobIdOf,
     });
     const asked = requests.map((request) => jobs.ask(request));
-    const stop = (): void => void jobs.abandon(asked, interrupted(signal?.reason));
+    const stop = (): void => void jobs.abandon(asked, abortError(signal?.reason));
     signal?.addEventListener('abort', stop, { once: true });
     try {
       const deliveries = await this.delivered(asked);
@@ -189,7 +209,7 @@ export class SimilarityCalls {
       jobs.release(jobIds);
       return { answers, returned };
     } catch (error) {
-      await jobs.abandon(asked, interrupted(error));
+      await jobs.abandon(asked, abortError(error));
       throw error;
     } finally {
       signal?.removeEventListener('abort', stop);

@@ -21,6 +21,8 @@ export interface SimilarityTerms {
   readonly tenant: string;
   readonly reply: string;
   readonly class: 'interactive' | 'bulk' | undefined;
+  readonly deadline?: number | undefined;
+  readonly resultTtlMs?: number | undefined;
   /** Id of the job whose first query is number `first`. */
   readonly jobIdOf: (first: number) => string;
 }
@@ -151,12 +153,14 @@ function finished(
   };
 }
 
-function common({ tenant, reply, class: kind }: SimilarityTerms, rows: number) {
+function common({ tenant, reply, class: kind, deadline, resultTtlMs }: SimilarityTerms, rows: number) {
   return {
     v: 1 as const,
     tenant,
     reply,
     class: kind ?? (rows <= INTERACTIVE_ROWS ? ('interactive' as const) : ('bulk' as const)),
+    ...(deadline !== undefined && { deadline }),
+    ...(resultTtlMs !== undefined && { resultTtlMs }),
   };
 }
 

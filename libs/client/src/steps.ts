@@ -67,7 +67,8 @@ const RETRY_MS = 250;
  * right within seconds. What fails over by itself is waited for longer.
  */
 const SHORT_PATIENCE_MS = 10_000;
-const PASSING: ReadonlySet<ErrorCode> = new Set([
+/** What passes by itself, or is soon put right. */
+export const PASSING: ReadonlySet<ErrorCode> = new Set([
   'QUEUE_FULL',
   'QUEUE_REFUSES_WRITES',
   'QUEUE_UNREACHABLE',

@@ -43,13 +43,14 @@ export function alwaysUnit(model: string): ShoalError<'JOB_INVALID'> {
 
 function tooOld(
   workers: readonly ServingWorker[],
-  { version, prompt, normalize }: AskedOfWorkers,
+  { version, prompt, normalize, hasMeta }: AskedOfWorkers,
   model: string,
 ): ShoalError<'JOB_VERSION_UNKNOWN'> {
   const named = workers.map(({ workerId, facts }) => ({ workerId, version: facts?.version ?? '0.1.0 or older' }));
   const what = [
     ...(prompt === undefined || EVERY_VERSION.includes(prompt) ? [] : [`the prompt ${JSON.stringify(prompt)}`]),
     ...(normalize === undefined ? [] : [`normalize: ${normalize}`]),
+    ...(hasMeta ? ['meta'] : []),
   ].join(' and ');
   return new ShoalError(
     'JOB_VERSION_UNKNOWN',

@@ -19,6 +19,8 @@ function refusalOf(data: unknown, jobId = 'a', name = 'embed'): { readonly code:
   return { code: 'accepted', message: '' };
 }
 
+const withMeta = (letters: number) => ({ v: 2, texts: ['a'], meta: { a: 'é'.repeat(letters) } });
+
 describe('what is accepted', () => {
   test('the smallest job, with every default', () => {
     expect(parseJob('a', 'embed', { v: 1, texts: ['one', ''] })).toEqual({
@@ -86,9 +88,8 @@ describe('what is accepted', () => {
   });
 
   test('fields of its producer up to 2,048 bytes as JSON', () => {
-    const jobOf = (letters: number) => ({ v: 2, texts: ['a'], meta: { a: 'é'.repeat(letters) } });
-    expect(refusalOf(jobOf(1_020)).code).toBe('accepted');
-    expect(refusalOf(jobOf(1_021)).message).toContain('meta: must have at most 2048 bytes as JSON, found 2050');
+    expect(refusalOf(withMeta(1_020)).code).toBe('accepted');
+    expect(refusalOf(withMeta(1_021)).message).toContain('meta: must have at most 2048 bytes as JSON, found 2050');
   });
 
   test('version 2, with a prompt of any name, and all that version 1 has', () => {

@@ -57,9 +57,9 @@ function unknownFields(names: readonly string[], path: string, version: unknown)
   const said = `unknown field${names.length > 1 ? 's' : ''} ${list}${path === '' ? '' : ` in ${path}`}`;
   if (path === 'output' && names.includes('normalize')) return `${said} ("normalize" needs "v": 2)`;
   if (path !== '') return said;
-  const told = names.map((name) => ({ name, cure: cureOf(name, version) }));
-  const cures = told.flatMap(({ name, cure }) => (cure === undefined ? [] : [`"${name}": ${cure}`]));
-  const strange = told.flatMap(({ name, cure }) => (cure === undefined ? [`"${name}": …`] : []));
+  const found = names.map((name) => ({ name, cure: cureOf(name, version) }));
+  const cures = found.flatMap(({ name, cure }) => (cure === undefined ? [] : [`"${name}": ${cure}`]));
+  const strange = found.flatMap(({ name, cure }) => (cure === undefined ? [`"${name}": …`] : []));
   const own =
     'fields of your own go into "meta" and come back with the result: ' +
     `{ "v": 2, "meta": { ${strange.join(', ')} } }`;

@@ -31,6 +31,7 @@ export {
   type ConnectionOptions,
   type Redis,
 } from './redis/connection.ts';
+export type { GivenConnection, ServerAddress } from './redis/given-connection.ts';
 export { Canceller, type CancelOptions, type CancelResult } from './producer/cancel.ts';
 export { Janitor, type JanitorOptions } from './upkeep/janitor.ts';
 export {

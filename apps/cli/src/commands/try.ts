@@ -144,7 +144,7 @@ async function embedMissing(
 }
 
 /** The prompt of this side, where the model has one, and vectors of length 1: their dot product is the cosine. */
-function askedFor({ model }: Session, side: 'query' | 'passage'): Pick<EmbedOptions, 'prompt' | 'output'> {
+function askedFor({ model }: Session, side: 'query' | 'passage'): Pick<EmbedOptions<'f32'>, 'prompt' | 'output'> {
   return { ...sidePrompt(model, side), ...(!model.isNormalized && { output: { normalize: true } }) };
 }
 

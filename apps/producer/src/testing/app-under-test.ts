@@ -68,8 +68,9 @@ export async function startApp({
         const dims = request.dimensions ?? DIMS;
         const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
         const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
+        const block = { rows, dims, dtype: 'f32', vectors, scales: undefined, row, toFloat32: () => vectors } as const;
         return {
-          result: { rows, dims, dtype: 'f32', vectors, row, tokens: undefined, truncated: [], isSimulated: false },
+          result: { ...block, tokens: undefined, truncated: [], isSimulated: false },
           tokens: 3 * rows,
           truncated: 0,
         };

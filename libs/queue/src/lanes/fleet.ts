@@ -5,6 +5,7 @@
 import { DEFAULT_PREFIX, ShoalError, cpuLaneOf, keySpace, type KeySpace, type Lane } from '@shoal/contract';
 import type { Logger, WorkerFacts } from '@shoal/core';
 import { Queue } from 'bullmq';
+import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
@@ -12,7 +13,7 @@ import { withSoundKeys } from '../upkeep/queue-keys.ts';
 import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
 
 export interface FleetOptions {
-  readonly redisUrl: string;
+  readonly redisUrl: ServerAddress;
   /** Default {shoal}. */
   readonly prefix?: string | undefined;
   /** The main lane. */
@@ -123,6 +124,23 @@ export class Fleet {
   }
 
   /**
+   * name@revision of the model that the queue was served with last, where no worker is alive: as one that left without a
+   * word told it, or the job that completed last. Undefined: nobody knows. Throws QUEUE_UNREACHABLE.
+   */
+  lastModel(): Promise<string | undefined> {
+    return translated(async () => {
+      const { main } = this.queues;
+      const [facts, [last]] = await Promise.all([
+        this.connection.hvals(this.keys.facts(main.name)),
+        this.connection.zrevrange(main.toKey('completed'), 0, 0),
+      ]);
+      const told = facts.map((text) => parseFacts(text)?.model).find((model) => model !== undefined);
+      if (told !== undefined || last === undefined) return told;
+      return modelIn(await this.connection.hget(main.toKey(last), 'returnvalue'));
+    });
+  }
+
+  /**
    * `which`: a worker's id, the beginning of one, or "all", which holds for workers that start later too. The ids of
    * those alive that it is about.
    */
@@ -214,6 +232,15 @@ export async function liveFacts(
 
 function oldestOf(oldestWaitingMs: OldestWaiting): Pick<LaneDepth, 'oldestMs' | 'oldestWaitingMs'> {
   return { oldestMs: Math.max(oldestWaitingMs.interactive, oldestWaitingMs.bulk), oldestWaitingMs };
+}
+
+function modelIn(returnValue: string | null): string | undefined {
+  try {
+    const { model }: { readonly model?: unknown } = Object(JSON.parse(returnValue ?? '{}'));
+    return typeof model === 'string' ? model : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Written by a worker of this or another version. */

@@ -9,6 +9,7 @@ import { cpuLaneOf, failedReason, isReservedJobId, keySpace, type Failure, type 
 import type { Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import { failWaiting, type FailedWaiting } from '../bullmq/internals.ts';
+import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { RedisAnnouncer } from '../worker/announcer.ts';
 import { runScript } from '../redis/script.ts';
@@ -23,7 +24,7 @@ export const CANCEL_MARK = 'shoalCancelled';
 const LOOK_FOR_MS = 86_400_000;
 
 export interface CancelOptions {
-  readonly redisUrl: string;
+  readonly redisUrl: ServerAddress;
   readonly prefix: string;
   /** The main lane of the model. */
   readonly queue: string;

@@ -4,7 +4,7 @@
 // never computes a fingerprint.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, cpuLaneOf, keySpace, type KeySpace } from '@shoal/contract';
+import { DEFAULT_PREFIX, RESULT_HEADER_BYTES, cpuLaneOf, keySpace, type KeySpace } from '@shoal/contract';
 import type { WorkerFacts } from '@shoal/core';
 import type { Queue } from 'bullmq';
 import { Admission, admissionRefused } from '../admission/admission.ts';
@@ -22,6 +22,7 @@ import { DISCARD_INPUT, READ_ENDINGS } from './lua/scripts.generated.ts';
 import { fingerprintOf, inGroups, roomFor, toResult, type AddOptions, type AddResult, type NewJob } from './new-job.ts';
 import { openQueue, type ProducerOptions } from './open-queue.ts';
 import { Replacements } from './replacements.ts';
+import { RequestRecords } from './request-records.ts';
 
 export interface JobState {
   readonly jobId: string;
@@ -48,6 +49,8 @@ export interface ServingWorker {
 const FACTS_WITHIN_MS = 2_000;
 
 export class JobProducer {
+  /** Of requests of several jobs that somebody comes back for. */
+  readonly records: RequestRecords;
   private readonly options: ProducerOptions;
   private readonly keys: KeySpace;
   private readonly connection: Redis;
@@ -65,6 +68,7 @@ export class JobProducer {
     this.keys = keySpace(options.prefix);
     this.connection = connection;
     this.queue = openQueue(options, connection);
+    this.records = new RequestRecords(connection, this.keys, options.queue);
     this.replacements = new Replacements(options);
     this.admission = new Admission(connection, {
       prefix: options.prefix,
@@ -132,6 +136,18 @@ export class JobProducer {
     return (found as (readonly Buffer[] | null)[]).map((ending, at): JobEnding => {
       const [state = 'open', failedReason] = (ending ?? []).map(String);
       return { jobId: jobIds[at]!, state: state as JobEnding['state'], failedReason };
+    });
+  }
+
+  /** The first bytes of results, in order: enough for `decodeResultHeader`; none where there is no result. */
+  async resultHeads(jobIds: readonly string[]): Promise<Buffer[]> {
+    const { queue } = this.options;
+    return translated(async () => {
+      const replies = await askOnce(
+        this.connection,
+        jobIds.map((jobId) => ['GETRANGE', this.keys.output(queue, jobId), 0, RESULT_HEADER_BYTES - 1]),
+      );
+      return replies.map((reply) => bytesOf(reply) ?? Buffer.alloc(0));
     });
   }
 

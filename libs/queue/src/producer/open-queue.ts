@@ -4,10 +4,11 @@ import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { Queue } from 'bullmq';
 import type { AdmissionLimits } from '../admission/admission.ts';
+import type { ServerAddress } from '../redis/given-connection.ts';
 import type { Redis } from '../redis/connection.ts';
 
 export interface ProducerOptions {
-  readonly redisUrl: string;
+  readonly redisUrl: ServerAddress;
   /** Default {shoal}. */
   readonly prefix?: string | undefined;
   /** The main lane of a model, e.g. embed-minilm. */

@@ -7,6 +7,7 @@ import { keySpace, type KeySpace } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { BufferPool } from '@shoal/core/base';
 import { releaseAdmission } from '../admission/admission.ts';
+import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
 import { acknowledge, type Acknowledged } from '../payload/acknowledge.ts';
@@ -16,7 +17,7 @@ import { TakenMarks, takenHeader } from './taken-marks.ts';
 import { translated } from '../redis/translated.ts';
 
 export interface ReaderOptions {
-  readonly redisUrl: string;
+  readonly redisUrl: ServerAddress;
   /** Default {shoal}. */
   readonly prefix?: string | undefined;
   /** The main lane of a model; results of its CPU lane lie there too. */

@@ -10,14 +10,18 @@ import { ShoalError } from '@shoal/contract';
 import { redactUrl, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
 import { Redis, type RedisOptions } from 'ioredis';
+import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
 import { addressOf } from './server-address.ts';
 import { tlsCure } from './tls.ts';
 
 export type { Redis } from 'ioredis';
 
 export interface ConnectionOptions {
-  /** redis://, rediss://, unix:///path/of/the.sock, redis+sentinel:// or redis+cluster://; see server-address.ts. */
-  readonly url: string;
+  /**
+   * redis://, rediss://, unix:///path/of/the.sock, redis+sentinel:// or redis+cluster://, see server-address.ts; or the
+   * settings of a connection that somebody has, see given-connection.ts.
+   */
+  readonly url: ServerAddress;
   /** Hash tag of the keys that will be used; in a cluster it decides on the node. Default {shoal}. */
   readonly prefix?: string | undefined;
   /** Shown by CLIENT LIST. */
@@ -72,7 +76,7 @@ class CorkedRedis extends Redis {
 /** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */
 export function openConnection(options: ConnectionOptions): Redis {
   const redisOptions: RedisOptions & { replyMapping: 'legacy' } = {
-    ...addressOf(options.url, options.prefix, options),
+    ...(typeof options.url === 'string' ? addressOf(options.url, options.prefix, options) : givenOptions(options.url)),
     replyMapping: 'legacy', // what BullMQ expects of replies
     connectionName: options.name,
     disconnectTimeout: GOODBYE_MS,
@@ -104,7 +108,8 @@ export async function connected(options: ConnectionOptions): Promise<Redis> {
 /**
  * Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us.
  */
-export async function untilReady(connection: Redis, url: string, waitMs = 5_000): Promise<void> {
+export async function untilReady(connection: Redis, address: ServerAddress, waitMs = 5_000): Promise<void> {
+  const url = typeof address === 'string' ? address : addressText(address);
   if (connection.status === 'ready') return;
   let lastError: Error | undefined;
   let giveUp: (() => void) | undefined;
@@ -220,7 +225,10 @@ function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions)
   connection.on('error', (error: Error) => {
     if (lostAtMs !== undefined) return;
     lostAtMs = performance.now();
-    log?.warn({ connection: name, server: redactUrl(url), reason: describe(error) }, 'queue server lost, reconnecting');
+    log?.warn(
+      { connection: name, server: addressText(url), reason: describe(error) },
+      'queue server lost, reconnecting',
+    );
   });
   connection.on('ready', () => {
     if (lostAtMs !== undefined)

@@ -10,13 +10,14 @@ import { keySpace, type KeySpace } from '@shoal/contract';
 import type { Announcement, Announcer, Logger } from '@shoal/core';
 import { Batcher } from '@shoal/core/base';
 import { releaseAdmission, tellDims } from '../admission/admission.ts';
+import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { inParts } from '../redis/in-parts.ts';
 import { runScript } from '../redis/script.ts';
 import { ANNOUNCE_JOBS } from './lua/scripts.generated.ts';
 
 export interface AnnouncerOptions {
-  readonly redisUrl: string;
+  readonly redisUrl: ServerAddress;
   readonly prefix: string;
   /** The main queue of the model. */
   readonly queue: string;

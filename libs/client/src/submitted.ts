@@ -1,0 +1,325 @@
+// Requests that somebody comes back for, perhaps in another process: what was asked is kept on the queue server as a
+// *record*, the names and fingerprints of its jobs, so that an id alone brings state and vectors back. Nothing here
+// holds texts: what the queue has lost is asked for again by submitting it again, with the same id.
+//
+// The state of a request is that of its jobs: *failed* or *cancelled* as soon as one of them is, *completed* when all
+// are and their results lie there, *expired* when one of these is gone, else *running* or *waiting*. A job that the
+// queue has forgotten is completed where its result is there.
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  ShoalError,
+  decodeResultHeader,
+  isShoalError,
+  openResult,
+  parseFailedReason,
+  type Meta,
+  type OutputDtype,
+} from '@shoal/contract';
+import type { CancelResult, NewJob } from '@shoal/queue';
+import { abortError } from './abort-error.ts';
+import type { JobHandle, JobState, JobStatus, SubmittedResult, WaitOptions } from './embedding.ts';
+import { conflict, type RowsRequest } from './job-request.ts';
+import { checkCallOptions } from './options.ts';
+import type { QueueLine } from './queue-line.ts';
+import { PASSING } from './steps.ts';
+import { joinedRows, storedRows } from './stored-rows.ts';
+import { limited } from './time-limit.ts';
+import { withRows } from './with-rows.ts';
+
+/** What is kept of a request. `parts`: its jobs in order. */
+interface RequestRecord {
+  readonly v: 1;
+  /** name@revision */
+  readonly model: string;
+  readonly rows: number;
+  readonly dtype: OutputDtype;
+  readonly parts: readonly { readonly jobId: string; readonly rows: number; readonly fingerprint: string }[];
+  /** Epoch milliseconds, by the clock of whoever submitted it. */
+  readonly submittedMs: number;
+  readonly meta?: Meta;
+}
+
+export interface NewRequest {
+  readonly requestId: string;
+  readonly model: string;
+  readonly dtype: OutputDtype;
+  readonly meta: Meta | undefined;
+  readonly requests: readonly RowsRequest[];
+}
+
+interface Part {
+  readonly jobId: string;
+  readonly rows: number;
+  readonly fingerprint: string;
+}
+
+type PartState = { readonly state: JobState; readonly error?: ShoalError };
+
+/** Longer than any result lives: a queue may be paused for weeks. */
+const RECORD_TTL_MS = 60 * 86_400_000;
+/** Between two looks at a request that nobody speaks of; the second is the longest. */
+const FIRST_LOOK_MS = 100;
+const LAST_LOOK_MS = 2_000;
+/** The pause before the queue is asked again that could not answer. */
+const RETRY_MS = 250;
+/** Results read in one go. */
+const FETCHED_AT_ONCE = 32;
+
+type Line = Pick<QueueLine, 'cancel' | 'producer' | 'reader' | 'replies' | 'whyWaiting' | 'terms'>;
+
+/** Puts all jobs of a request on the queue, waiting for room where it is full. May be repeated after any fault. */
+export async function submit(line: Line, request: NewRequest, signal: AbortSignal | undefined): Promise<void> {
+  const { requestId, requests } = request;
+  const record = recordOf(request);
+  const found = await patiently(line, signal, () =>
+    line.producer.records.keep(requestId, JSON.stringify(record), RECORD_TTL_MS),
+  );
+  const known = readRecord(found);
+  const other = requests.find(({ fingerprint }, at) => known.parts[at]?.fingerprint !== fingerprint);
+  if (other !== undefined || known.parts.length !== requests.length)
+    throw conflict(other ?? requests[0]!, known.parts[requests.indexOf(other ?? requests[0]!)]?.fingerprint ?? 'none');
+  let jobs: readonly NewJob[] = requests.map(({ job }) => job);
+  try {
+    while (jobs.length > 0) jobs = await added(line, jobs, signal);
+  } catch (error) {
+    if (signal?.aborted === true) await line.cancel(record.parts.map(({ jobId }) => jobId)).catch(() => undefined);
+    throw error;
+  }
+}
+
+/** Those that there was no room for, once there may be. */
+async function added(line: Line, jobs: readonly NewJob[], signal: AbortSignal | undefined): Promise<NewJob[]> {
+  const results = await patiently(line, signal, () => line.producer.add(jobs));
+  let waitMs = 0;
+  const left = jobs.filter((_, at) => {
+    const result = results[at]!;
+    if (result.outcome === 'conflict') throw result.error;
+    if (result.outcome !== 'refused') return false;
+    if (line.terms.whenFull === 'fail') throw result.error;
+    waitMs = Number(result.error.fields['retryAfterMs']);
+    return true;
+  });
+  if (left.length > 0) {
+    line.terms.onHeldBack?.(waitMs);
+    await pause(waitMs, signal);
+    line.terms.onHeldBack?.(undefined);
+  }
+  return left;
+}
+
+export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
+  readonly id: string;
+  readonly tenant: string;
+  private readonly requestId: string;
+  private readonly line: Line;
+  private record: RequestRecord | undefined;
+
+  constructor(line: Line, { id, tenant }: { readonly id: string; readonly tenant: string }) {
+    this.line = line;
+    this.id = id;
+    this.tenant = tenant;
+    this.requestId = `${tenant}~${id}`;
+  }
+
+  async status(): Promise<JobStatus> {
+    const record = await this.known();
+    if (record === undefined) return { state: 'unknown', rows: 0, rowsDone: 0, error: undefined };
+    const states = await this.look(record.parts);
+    const rowsDone = record.parts.reduce((sum, { rows }, at) => (isDone(states[at]!) ? sum + rows : sum), 0);
+    const worst = worstOf(states);
+    return {
+      ...worst,
+      rows: record.rows,
+      rowsDone,
+      model: record.model,
+      submittedAt: new Date(record.submittedMs),
+      ...(record.meta !== undefined && { meta: record.meta }),
+    };
+  }
+
+  async result(options: WaitOptions = {}): Promise<SubmittedResult<Dtype>> {
+    checkCallOptions('result', options);
+    const { signal, timeoutMs } = options;
+    const limit = limited({ signal, timeoutMs }, 'vectors', () => this.line.whyWaiting());
+    try {
+      const record = await patiently(this.line, limit.signal, () => this.known());
+      if (record === undefined) throw this.unknown();
+      await this.ended(record.parts, limit.signal);
+      return await this.fetched(record, limit.signal);
+    } finally {
+      limit.end();
+    }
+  }
+
+  async cancel(): Promise<CancelResult['outcome']> {
+    const record = await this.known();
+    if (record === undefined) return 'unknown';
+    const results = await this.line.cancel(record.parts.map(({ jobId }) => jobId));
+    const outcomes = new Set(results.map(({ outcome }) => outcome));
+    return (['asked', 'cancelled', 'finished', 'unknown'] as const).find((outcome) => outcomes.has(outcome))!;
+  }
+
+  async release(): Promise<void> {
+    const record = await this.known();
+    if (record === undefined) return;
+    await this.line.reader.acknowledge(record.parts.map(({ jobId }) => jobId));
+    await this.line.producer.records.forget(this.requestId);
+    this.record = undefined;
+  }
+
+  private async known(): Promise<RequestRecord | undefined> {
+    if (this.record !== undefined) return this.record;
+    const text = await this.line.producer.records.read(this.requestId);
+    return (this.record = text === undefined ? undefined : readRecord(text));
+  }
+
+  /** Resolves when no job of the request is open any more; rejects with the failure of the first that failed. */
+  private async ended(parts: readonly Part[], signal: AbortSignal | undefined): Promise<void> {
+    let [open, lookMs] = [parts, FIRST_LOOK_MS];
+    for (;;) {
+      const states = await patiently(this.line, signal, () => this.look(open));
+      const { state, error } = worstOf(states);
+      if (error !== undefined) throw error;
+      if (state === 'expired') throw this.expired();
+      open = open.filter((_, at) => !isDone(states[at]!));
+      if (open.length === 0) return;
+      const heard = this.line.replies.wait(open.map(({ jobId }) => jobId));
+      await pause(lookMs, signal, heard.promise).finally(heard.end);
+      lookMs = Math.min(2 * lookMs, LAST_LOOK_MS);
+    }
+  }
+
+  private async look(parts: readonly Part[]): Promise<PartState[]> {
+    const { producer } = this.line;
+    const jobIds = parts.map(({ jobId }) => jobId);
+    const [endings, heads] = await Promise.all([producer.endings(jobIds), producer.resultHeads(jobIds)]);
+    const open = jobIds.filter((_, at) => endings[at]!.state === 'open');
+    const states = new Map((await producer.states(open)).map(({ jobId, state }) => [jobId, state]));
+    return endings.map(({ jobId, state, failedReason }, at): PartState => {
+      if (state === 'failed') return failedWith(jobId, failedReason ?? '');
+      if (state === 'open') return { state: states.get(jobId) === 'active' ? 'running' : 'waiting' };
+      const header = decodeResultHeader(heads[at]!);
+      return { state: header === undefined || header.isTaken ? 'expired' : 'completed' };
+    });
+  }
+
+  private async fetched(record: RequestRecord, signal: AbortSignal | undefined): Promise<SubmittedResult<Dtype>> {
+    const { parts, model, meta } = record;
+    const read: ReturnType<typeof openResult>[] = [];
+    for (let at = 0; at < parts.length; at += FETCHED_AT_ONCE) {
+      const some = parts.slice(at, at + FETCHED_AT_ONCE);
+      const bodies = await patiently(this.line, signal, () => this.line.reader.peek(some.map(({ jobId }) => jobId)));
+      for (const [i, part] of some.entries()) read.push(this.opened(part, bodies[i]));
+    }
+    const stored = joinedRows(
+      read.map(({ header, body }) => storedRows(header, body)),
+      record.dtype,
+    );
+    this.line.reader.release(read.map(({ body }) => body));
+    return withRows({
+      ...stored,
+      tokens: undefined,
+      truncated: read.some(({ header }) => header.isTruncated),
+      isSimulated: read.some(({ header }) => header.isSimulated),
+      model,
+      ...(meta !== undefined && { meta }),
+    }) as SubmittedResult<OutputDtype> as SubmittedResult<Dtype>;
+  }
+
+  private opened({ jobId, fingerprint }: Part, bytes: Buffer | undefined): ReturnType<typeof openResult> {
+    if (bytes === undefined) throw this.expired();
+    const header = decodeResultHeader(bytes);
+    if (header !== undefined && header.fingerprint !== fingerprint)
+      throw conflict({ jobId, fingerprint }, header.fingerprint);
+    return openResult(bytes);
+  }
+
+  private unknown(): ShoalError<'INPUT_LOST'> {
+    return new ShoalError(
+      'INPUT_LOST',
+      `there is no request "${this.id}" of tenant ${this.tenant}: it was never submitted to this queue, was released, or ` +
+        'the server lost it; submit it again with the same id',
+      { id: this.id },
+    );
+  }
+
+  private expired(): ShoalError<'RESULT_EXPIRED'> {
+    return new ShoalError(
+      'RESULT_EXPIRED',
+      `the result of "${this.id}" is not kept any more; submit it again with the same id, and fetch it within its time ` +
+        'to live (resultTtlMs, a day by default)',
+      { id: this.id },
+    );
+  }
+}
+
+function recordOf({ model, dtype, meta, requests }: NewRequest): RequestRecord {
+  const parts = requests.map(({ jobId, rows, fingerprint }) => ({ jobId, rows, fingerprint }));
+  return {
+    v: 1,
+    model,
+    rows: parts.reduce((sum, { rows }) => sum + rows, 0),
+    dtype,
+    parts,
+    submittedMs: Date.now(),
+    ...(meta !== undefined && { meta }),
+  };
+}
+
+function readRecord(text: string): RequestRecord {
+  return JSON.parse(text) as RequestRecord;
+}
+
+function failedWith(jobId: string, reason: string): PartState {
+  const { code, message } = parseFailedReason(reason);
+  return { state: code === 'CANCELLED' ? 'cancelled' : 'failed', error: new ShoalError(code, message, { jobId }) };
+}
+
+/** What all of them together are. */
+function worstOf(states: readonly PartState[]): { readonly state: JobState; readonly error: ShoalError | undefined } {
+  for (const state of ['failed', 'cancelled'] as const) {
+    const found = states.find((one) => one.state === state);
+    if (found !== undefined) return { state, error: found.error };
+  }
+  const has = (state: JobState): boolean => states.some((one) => one.state === state);
+  const isBegun = has('running') || (has('waiting') && has('completed'));
+  const state = isBegun ? 'running' : has('waiting') ? 'waiting' : has('expired') ? 'expired' : 'completed';
+  return { state, error: undefined };
+}
+
+function isDone({ state }: PartState): boolean {
+  return state === 'completed' || state === 'expired';
+}
+
+/** Tries again what the server cannot do for the moment, for as long as it is waited for. */
+async function patiently<Value>(
+  { terms: { giveUpAfterMs } }: Pick<Line, 'terms'>,
+  signal: AbortSignal | undefined,
+  work: () => Promise<Value>,
+): Promise<Value> {
+  const sinceMs = performance.now();
+  for (;;) {
+    if (signal?.aborted === true) throw abortError(signal.reason);
+    try {
+      return await work();
+    } catch (error) {
+      const isPassing = isShoalError(error) && PASSING.has(error.code);
+      if (!isPassing || performance.now() - sinceMs > giveUpAfterMs) throw error;
+      await pause(RETRY_MS, signal);
+    }
+  }
+}
+
+/** Ends early when `early` does; throws what an aborted call ends with. */
+async function pause(ms: number, signal: AbortSignal | undefined, early?: Promise<unknown>): Promise<void> {
+  const end = new AbortController();
+  const either = signal === undefined ? end.signal : AbortSignal.any([signal, end.signal]);
+  try {
+    await Promise.race([sleep(ms, undefined, { signal: either }), early ?? new Promise<never>(() => undefined)]);
+  } catch (error) {
+    throw signal?.aborted === true ? abortError(signal.reason) : error;
+  } finally {
+    end.abort();
+  }
+}
