@@ -2,15 +2,13 @@
 // what is done with them.
 
 import type { BertConfig } from './bert-config.ts';
-import type { EncoderTensors } from './encoder-tensors.ts';
-import { GraphParts, MICROSOFT, type FloatForm } from './graph-parts.ts';
-import type { OnnxFile } from './onnx-file.ts';
+import { GraphParts, MICROSOFT } from './graph-parts.ts';
 
 export class BertParts extends GraphParts {
   readonly config: BertConfig;
 
-  constructor(graph: OnnxFile, config: BertConfig, weights: EncoderTensors, form: FloatForm) {
-    super(graph, weights, form);
+  constructor(config: BertConfig, { graph, weights, form, words }: GraphParts) {
+    super(graph, weights, form, words);
     this.config = config;
   }
 

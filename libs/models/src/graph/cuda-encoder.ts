@@ -2,16 +2,11 @@
 // precision, over padded rows with key lengths. Returns the last hidden states [batch, seq, hidden].
 
 import type { BertParts } from './bert-parts.ts';
-import { addFusedLayers } from './fused-encoder.ts';
+import { addEmbeddingNorm, addFusedLayers } from './fused-encoder.ts';
 import { addPlainEmbeddings } from './plain-encoder.ts';
 
-export function addCudaEncoder(parts: BertParts): string {
-  return addFusedLayers(parts, addNorm(parts, addPlainEmbeddings(parts)), (...args) => parts.skipNorm(...args));
-}
-
 /** Not EmbedLayerNormalization: its CUDA kernel sums in the type of the weights, LayerNormalization in fp32. */
-function addNorm(parts: BertParts, input: string): string {
-  return parts.graph.node('LayerNormalization', [input, ...parts.layerNorm('embeddings.LayerNorm')], 'embedded', {
-    floats: { epsilon: parts.config.layerNormEpsilon },
-  });
+export function addCudaEncoder(parts: BertParts): string {
+  const embedded = addEmbeddingNorm(parts, addPlainEmbeddings(parts));
+  return addFusedLayers(parts, embedded, (...args) => parts.skipNorm(...args));
 }

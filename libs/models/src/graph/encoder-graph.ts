@@ -90,7 +90,7 @@ export function beginGraph(encoder: EncoderDescription, file: NamedTensors, kind
   const [batch, seq] = namesSizes(kind) ? ['batch', 'seq'] : [];
   graph.input('input_ids', TYPE.INT32, [batch, seq]);
   graph.input('lengths', TYPE.INT32, [batch]);
-  return { parts: new GraphParts(graph, new EncoderTensors(file, encoder.names), form.floats), batch };
+  return { parts: new GraphParts(graph, new EncoderTensors(file, encoder.names), form.floats, form.words), batch };
 }
 
 /**
@@ -113,8 +113,7 @@ function addEncoder(
 ): readonly [hidden: string, type: ElementType] {
   if (encoder.table !== undefined) return [addTableRows(encoder, encoder.table, parts), parts.type];
   const config = bertConfigOf(encoder);
-  if (config !== undefined)
-    return [addBert(form, new BertParts(parts.graph, config, parts.weights, parts.form), calibration), parts.type];
+  if (config !== undefined) return [addBert(form, new BertParts(config, parts), calibration), parts.type];
   const taken =
     form.encoder === 'int8'
       ? new Int8Parts(parts.graph, parts.weights, { calibration, codes: form.codes ?? 'signed' })

@@ -35,6 +35,11 @@ export class EncoderTensors {
     this.#prefix = table.slice(0, -words.length);
   }
 
+  /** The tensor of the word table; for messages. */
+  get wordTable(): string {
+    return this.#prefix + this.#names.words;
+  }
+
   /** The values of a tensor as they are stored. */
   tensor(name: string, shape: readonly number[]): MakeFloats {
     const full = this.#take(name, shape);

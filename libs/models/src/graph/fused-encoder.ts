@@ -3,12 +3,15 @@
 
 import { attentionParts, type BertParts } from './bert-parts.ts';
 import { MICROSOFT } from './graph-parts.ts';
+import { addPlainEmbeddings } from './plain-encoder.ts';
 
 /** Adds LayerNorm(value + bias + residual): the operators for it differ from one provider to another. */
 export type AddNorm = (from: string, value: string, residual: string, output: string) => string;
 
 export function addFusedEncoder(parts: BertParts): string {
-  return addFusedLayers(parts, addEmbeddings(parts), (...args) => parts.addAndNorm(...args));
+  const embedded =
+    parts.words === parts.form ? addEmbeddings(parts) : addEmbeddingNorm(parts, addPlainEmbeddings(parts));
+  return addFusedLayers(parts, embedded, (...args) => parts.addAndNorm(...args));
 }
 
 export function addFusedLayers(parts: BertParts, embedded: string, norm: AddNorm): string {
@@ -16,6 +19,13 @@ export function addFusedLayers(parts: BertParts, embedded: string, norm: AddNorm
   for (let layer = 0; layer < parts.config.layers; layer++)
     hidden = addLayer(parts, `encoder.layer.${layer}`, hidden, norm);
   return hidden;
+}
+
+/** Where EmbedLayerNormalization is none: it takes the word table in the type that it computes in. */
+export function addEmbeddingNorm(parts: BertParts, input: string): string {
+  return parts.graph.node('LayerNormalization', [input, ...parts.layerNorm('embeddings.LayerNorm')], 'embedded', {
+    floats: { epsilon: parts.config.layerNormEpsilon },
+  });
 }
 
 function addEmbeddings(parts: BertParts): string {

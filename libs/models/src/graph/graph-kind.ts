@@ -1,11 +1,13 @@
 // The forms a model's graph comes in. All take the same inputs and give the same output; which one a device likes best
-// is the worker's choice, except for int8, which is a model of its own because its vectors are not the fp32 ones.
+// is the worker's choice, except for int8 and for a word table in halves, which are models of their own because their
+// vectors are not the fp32 ones.
 
 import type { FloatForm } from './graph-parts.ts';
 import type { CodeForm } from './int8-linear.ts';
 
 export const GRAPH_KINDS = [
   'fused-fp32',
+  'fused-fp32-words16',
   'fused-fp16',
   'plain-fp32',
   'plain-fp16',
@@ -20,12 +22,15 @@ export interface BertForm {
   /** Which operators: the file <encoder>-encoder.ts. */
   readonly encoder: 'fused' | 'plain' | 'int8' | 'cuda';
   readonly floats: FloatForm;
+  /** What the word table is kept in, if not in `floats`: its rows are cast as they are looked up. */
+  readonly words?: 'fp16';
   /** How an int8 encoder keeps its matrices; int8-kind.ts has which processor runs which. Default signed. */
   readonly codes?: CodeForm;
 }
 
 export const FORMS: Readonly<Record<GraphKind, BertForm>> = {
   'fused-fp32': { encoder: 'fused', floats: 'fp32' },
+  'fused-fp32-words16': { encoder: 'fused', floats: 'fp32', words: 'fp16' },
   'fused-fp16': { encoder: 'fused', floats: 'fp16' },
   'plain-fp32': { encoder: 'plain', floats: 'fp32' },
   'plain-fp16': { encoder: 'plain', floats: 'fp16' },

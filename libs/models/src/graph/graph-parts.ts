@@ -1,7 +1,7 @@
 // What every form of an encoder is made from: the graph being written, the weights by their authors' names, and the type
 // that floats are kept and computed in. Knows no family.
 
-import { ShoalError, toHalves } from '@shoal/contract';
+import { ShoalError, toHalves, type ErrorCode } from '@shoal/contract';
 import type { EncoderTensors } from './encoder-tensors.ts';
 import type { QuantizedLinear } from './calibration.ts';
 import { TYPE, type ElementType, type MakeFloats, type OnnxFile } from './onnx-file.ts';
@@ -37,13 +37,16 @@ export class GraphParts {
   readonly graph: OnnxFile;
   readonly weights: EncoderTensors;
   readonly form: FloatForm;
+  /** What the word table is kept in. */
+  readonly words: FloatForm;
   /** What the encoder computes in. */
   readonly type: ElementType;
 
-  constructor(graph: OnnxFile, weights: EncoderTensors, form: FloatForm) {
+  constructor(graph: OnnxFile, weights: EncoderTensors, form: FloatForm, words = form) {
     this.graph = graph;
     this.weights = weights;
     this.form = form;
+    this.words = words;
     this.type = form === 'fp16' ? TYPE.FLOAT16 : form === 'bf16' ? TYPE.BFLOAT16 : TYPE.FLOAT;
   }
 
@@ -74,7 +77,15 @@ export class GraphParts {
 
   /** The rows [batch, seq, columns] of a table [rows, columns] that the ids of the run ask for. */
   wordRows(shape: readonly [rows: number, columns: number], table: MakeFloats): string {
-    return this.graph.node('Gather', [this.floats('words', shape, table), 'input_ids'], 'word_rows');
+    const { graph } = this;
+    if (this.words === this.form)
+      return graph.node('Gather', [this.floats('words', shape, table), 'input_ids'], 'word_rows');
+    const { wordTable } = this.weights;
+    const halves = graph.initializer('words', TYPE.FLOAT16, shape, async () =>
+      halvesOf(wordTable, await table(), 'MODEL_UNAVAILABLE'),
+    );
+    const rows = graph.node('Gather', [halves, 'input_ids'], 'word_rows.halves');
+    return graph.node('Cast', [rows], 'word_rows', { integers: { to: this.type } });
   }
 
   /** One number in this form, without a dimension. */
@@ -90,12 +101,12 @@ function toBfloat(bits: number): number {
   return (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16;
 }
 
-function halvesOf(name: string, values: Float32Array): Uint16Array {
+function halvesOf(name: string, values: Float32Array, code: ErrorCode = 'MODEL_CORRUPT'): Uint16Array {
   const halves = toHalves(values);
   const lost = values.findIndex((value, at) => Number.isFinite(value) && (halves[at]! & 0x7fff) >= 0x7c00);
   if (lost !== -1)
     throw new ShoalError(
-      'MODEL_CORRUPT',
+      code,
       `${name} holds ${values[lost]}, which fp16 cannot say (65,504 at most): use fp32 for this model`,
       { tensor: name },
     );

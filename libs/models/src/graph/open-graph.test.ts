@@ -20,6 +20,7 @@ import { plainHead } from './sentence-head.ts';
 /** Random weights are harder to quantize than trained ones. */
 const LEAST_COSINE: Readonly<Record<GraphKind, number>> = {
   'fused-fp32': 1 - 1e-9,
+  'fused-fp32-words16': 0.999999,
   'plain-fp32': 1 - 1e-9,
   'cuda-fp32': 1 - 1e-9,
   'fused-fp16': 0.99999,

@@ -17,12 +17,8 @@ export function addPlainEmbeddings(parts: BertParts): string {
     weights,
     config: { vocabularySize, hidden },
   } = parts;
-  const table = parts.floats(
-    'words',
-    [vocabularySize, hidden],
-    weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]),
-  );
-  const words = graph.node('Gather', [table, 'input_ids'], 'word_rows');
+  const table = weights.tensor('embeddings.word_embeddings.weight', [vocabularySize, hidden]);
+  const words = parts.wordRows([vocabularySize, hidden], table);
   const width = graph.node('Shape', ['input_ids'], 'row_width', { integers: { start: 1 } });
   const places = graph.node('Slice', [parts.positions(), graph.integers(0), width, graph.integers(0)], 'place_rows');
   return graph.node('Add', [words, places], 'embedding_sum');

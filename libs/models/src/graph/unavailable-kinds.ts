@@ -9,7 +9,7 @@ import { FORMS, type GraphKind } from './graph-kind.ts';
 export function kindProblem(encoder: EncoderDescription, kind: GraphKind): string | undefined {
   if (bertConfigOf(encoder) !== undefined) return undefined;
   const form = FORMS[kind];
-  if (encoder.table !== undefined && (form.floats !== 'fp32' || form.encoder === 'int8'))
+  if (encoder.table !== undefined && (form.floats !== 'fp32' || form.words !== undefined || form.encoder === 'int8'))
     return 'the rows of a static model are added up in fp32, whatever they are stored in';
   if (form.floats === 'fp16' && encoder.norm.placement === 'around')
     return 'what its layers add up leaves the range of fp16';

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { parseBertConfig } from '../graph/bert-config.ts';
 import { BertParts } from '../graph/bert-parts.ts';
+import { GraphParts } from '../graph/graph-parts.ts';
 import { EncoderTensors } from '../graph/encoder-tensors.ts';
 import { OnnxFile, TYPE, type ElementType } from '../graph/onnx-file.ts';
 import { openGraph } from '../graph/open-graph.ts';
@@ -287,12 +288,8 @@ async function exportUsual(
     graph.input('attention_mask', type, ['batch', 'sequence']);
     graph.input('token_type_ids', type, ['batch', 'sequence']);
     graph.node('Cast', ['attention_mask'], 'is_token', { integers: { to: 9 } });
-    const parts = new BertParts(
-      graph,
-      parseBertConfig(await readFile(join(given, 'config.json'), 'utf8'), 'config.json'),
-      new EncoderTensors(weights),
-      'fp32',
-    );
+    const config = parseBertConfig(await readFile(join(given, 'config.json'), 'utf8'), 'config.json');
+    const parts = new BertParts(config, new GraphParts(graph, new EncoderTensors(weights), 'fp32'));
     graph.once('is_token_key', (name) => graph.node('Unsqueeze', ['is_token', graph.integers(1, 2)], name));
     const types = graph.node(
       'Cast',
