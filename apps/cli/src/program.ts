@@ -420,6 +420,14 @@ function addReportFlags(command: Command): void {
   command.option('--json', 'report as JSON').option('-q, --quiet', 'no progress and no notes; errors only');
 }
 
+function dtypeOption(): Option {
+  return new Option(
+    '--dtype <type>',
+    'also make the form NAME-TYPE for CPUs. int8: whole numbers of 8 bits, faster, near the same vectors; f16: the ' +
+      'word table in fp16, less memory, all but the same vectors',
+  ).choices(['int8', 'f16']);
+}
+
 function addModel(program: Command, terminal: Terminal): void {
   const model = program
     .command('model')
@@ -430,12 +438,7 @@ function addModel(program: Command, terminal: Terminal): void {
     .description('Fetches a model and verifies it. Does nothing when it is there.')
     .argument('[name]', 'name of the model, or ORG/NAME[@REVISION] of the Hugging Face hub', 'minilm')
     .option('--name <name>', 'what to call a model of the hub here; without this flag org--name')
-    .addOption(
-      new Option(
-        '--dtype <type>',
-        'also make the int8 form NAME-int8: whole numbers of 8 bits, faster on CPUs, near the same vectors',
-      ).choices(['int8']),
-    )
+    .addOption(dtypeOption())
     .option('--update', 'take the newest commit of the hub instead of the one that is stored')
     .option('--force', 'fetch again and replace what is there')
     .option('-q, --quiet', 'no progress and no notes; errors only')
@@ -466,12 +469,7 @@ function addModel(program: Command, terminal: Terminal): void {
     .argument('<path>', 'the folder or .onnx file')
     .option('--name <name>', 'what to call it: a-z, 0-9 and "-"; without this flag after the folder or file')
     .option('--force', 'replace the model that was imported under this name')
-    .addOption(
-      new Option(
-        '--dtype <type>',
-        'also make the int8 form NAME-int8: whole numbers of 8 bits, faster on CPUs, near the same vectors',
-      ).choices(['int8']),
-    )
+    .addOption(dtypeOption())
     .addOption(
       new Option('--pooling <kind>', 'how tokens become one vector, where no file of the model says it').choices([
         'mean',

@@ -22,8 +22,10 @@ export type { ProveModel } from './store/import-files.ts';
 export { checkModelName } from './store/imported-models.ts';
 export { digestProblem, keepDigest } from './store/kept-digest.ts';
 export { importModel, type ImportOptions, type ImportReport } from './store/import-model.ts';
-export { INT8_LEAST_COSINE, importInt8, type Int8Report, type RunGraph } from './store/int8-model.ts';
-export type { Int8Facts } from './store/int8-facts.ts';
+export { importDerived, type DerivedReport } from './store/derived-model.ts';
+export type { DerivedFacts } from './store/derived-facts.ts';
+export { DERIVED_FORMS, WEIGHT_DTYPES, type WeightDtype } from './store/derived-forms.ts';
+export type { RunGraph } from './store/int8-calibration.ts';
 export { likenessOf, nearnessOf } from './store/likeness.ts';
 export {
   expectEmbedder,

@@ -107,7 +107,7 @@ test('a pull that is killed goes on, and the model is shown, served, verified an
   expect(gone.stderr).toMatch(/HF_HUB_OFFLINE keeps the hub out/);
 }, 240_000);
 
-test('an int8 form is made beside its model, says how near it comes, and serves a queue of its own', async () => {
+test('int8 and f16 forms are made beside their model, say how near they come, and serve queues of their own', async () => {
   const quantized = await sandbox.run(['model', 'pull', NAME, '--dtype', 'int8'], { environment: online() });
   expect(quantized).toMatchObject({ code: 0 });
   expect(quantized.stderr).toMatch(
@@ -126,7 +126,18 @@ test('an int8 form is made beside its model, says how near it comes, and serves 
   const embedded = await sandbox.run(['embed', '-', '-o', 'int8.jsonl', '--model', int8.name], { input: 'one text\n' });
   expect(embedded).toMatchObject({ code: 0 });
   expect(embedded.stderr).toContain(`embed-${STORED}-int8`);
-  for (const name of [int8.name, STORED]) expect(await sandbox.run(['model', 'rm', name])).toMatchObject({ code: 0 });
+  const halved = await sandbox.run(['model', 'pull', NAME, '--dtype', 'f16', '--json'], { environment: offline });
+  const { f16 } = JSON.parse(halved.stdout) as { f16: { name: string; leastCosine: number } };
+  expect(f16).toMatchObject({ name: `${STORED}-f16`, base: STORED, passages: 450 });
+  expect(f16.leastCosine).toBeGreaterThanOrEqual(0.9999);
+  expect((await sandbox.run(['model', 'show', f16.name])).stdout).toMatch(
+    new RegExp(`f16 of +${STORED}@.* with its word table in fp16, .*\nmemory .*with the word table in fp16`),
+  );
+  const served = await sandbox.run(['embed', '-', '-o', 'f16.jsonl', '--model', f16.name], { input: 'one text\n' });
+  expect(served).toMatchObject({ code: 0 });
+  expect(served.stderr).toContain(`embed-${STORED}-f16`);
+  for (const name of [int8.name, f16.name, STORED])
+    expect(await sandbox.run(['model', 'rm', name])).toMatchObject({ code: 0 });
 }, 240_000);
 
 test('a model that a worker serves is not taken away', async () => {

@@ -4,21 +4,23 @@
 import { ShoalError, modelSlug, queueOf } from '@shoal/contract';
 import { storeFolders, type Settings, type StoreFolders } from '@shoal/core';
 import {
+  DERIVED_FORMS,
   headInWords,
-  importInt8,
+  importDerived,
   importModel,
   isHubName,
   listModels,
   removeModel,
   showModel,
   verifyModel,
+  type DerivedFacts,
+  type DerivedReport,
   type HubOrigin,
-  type Int8Facts,
-  type Int8Report,
   type ModelDetails,
   type ModelListing,
   type StoredModel,
   type StoredReranker,
+  type WeightDtype,
 } from '@shoal/models';
 import { attachRunningServer } from '@shoal/private-server';
 import { liveWorkers } from '@shoal/queue';
@@ -33,7 +35,7 @@ export interface ModelFlags {
 }
 
 export interface PullFlags extends ModelFlags {
-  readonly dtype?: 'int8';
+  readonly dtype?: WeightDtype;
   readonly update?: boolean;
   readonly name?: string;
 }
@@ -49,13 +51,10 @@ export async function pull(terminal: Terminal, name: string, flags: PullFlags): 
     update: flags.update === true,
     as: flags.name,
   });
-  const int8 = flags.dtype === undefined ? undefined : await makeInt8(terminal, model, settings, flags);
+  const derived = await derivedAsked(terminal, model, settings, flags);
   if (flags.json === true) {
     const { name: stored, revision, folder } = model;
-    return print(
-      terminal,
-      `${JSON.stringify({ name: stored, revision, folder, ...(int8 && { int8: jsonOf(int8) }) })}\n`,
-    );
+    return print(terminal, `${JSON.stringify({ name: stored, revision, folder, ...(derived && jsonOf(derived)) })}\n`);
   }
   if (flags.quiet !== true)
     say(
@@ -65,19 +64,20 @@ export async function pull(terminal: Terminal, name: string, flags: PullFlags): 
           ? `: ${wordsOf(model)}, licence ${model.licence}; use it with --model ${nameFor(model, name)}`
           : ''),
     );
-  sayInt8(terminal, int8, flags);
+  sayDerived(terminal, derived, flags);
 }
 
-/** Refusals are MODEL_UNAVAILABLE, with the model itself in the store. */
-async function makeInt8(
+/** The form that `--dtype` asks for. Refusals are MODEL_UNAVAILABLE, with the model itself in the store. */
+async function derivedAsked(
   terminal: Terminal,
   model: StoredModel,
   settings: Settings,
-  { force, quiet }: ModelFlags,
-): Promise<Int8Report> {
+  { dtype, force, quiet }: Pick<PullFlags, 'dtype' | 'force' | 'quiet'>,
+): Promise<DerivedReport | undefined> {
+  if (dtype === undefined) return undefined;
   const folders = foldersOf(terminal, settings);
   const { proveModel, runGraph } = await import('@shoal/worker'); // it carries the runtime
-  return importInt8(model, {
+  return importDerived(model, dtype, {
     ...folders,
     runGraph,
     prove: (brought) => proveModel(brought, folders),
@@ -88,11 +88,12 @@ async function makeInt8(
   });
 }
 
-function jsonOf({ model: { name, revision, folder }, facts }: Int8Report): object {
-  return { name, revision, folder, ...facts };
+/** Under the name of the form. */
+function jsonOf({ model: { name, revision, folder }, facts }: DerivedReport): object {
+  return { [facts.dtype]: { name, revision, folder, ...facts } };
 }
 
-function sayInt8(terminal: Terminal, report: Int8Report | undefined, { quiet }: ModelFlags): void {
+function sayDerived(terminal: Terminal, report: DerivedReport | undefined, { quiet }: ModelFlags): void {
   if (report === undefined || quiet === true) return;
   const { model, facts } = report;
   say(
@@ -101,15 +102,15 @@ function sayInt8(terminal: Terminal, report: Int8Report | undefined, { quiet }: 
   );
 }
 
-function nearness({ base, baseRevision, passages, meanCosine, leastCosine, recallAt10 }: Int8Facts): string {
+function nearness({ dtype, base, baseRevision, passages, meanCosine, leastCosine, recallAt10 }: DerivedFacts): string {
   return (
-    `${base}@${baseRevision} in whole numbers of 8 bits, mean cosine to it ${meanCosine}, least ${leastCosine}, ` +
+    `${base}@${baseRevision} ${DERIVED_FORMS[dtype].inWords}, mean cosine to it ${meanCosine}, least ${leastCosine}, ` +
     `recall@10 ${recallAt10.toFixed(3)} over ${passages} passages`
   );
 }
 
 export interface ImportFlags extends ModelFlags {
-  readonly dtype?: 'int8';
+  readonly dtype?: WeightDtype;
   readonly name?: string;
   readonly pooling?: 'mean' | 'cls' | 'lasttoken';
   readonly normalize?: boolean;
@@ -135,7 +136,7 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
       ...(flags.passagePrompt !== undefined && { passage: flags.passagePrompt }),
     },
   });
-  const int8 = flags.dtype === undefined ? undefined : await makeInt8(terminal, model, settings, flags);
+  const derived = await derivedAsked(terminal, model, settings, flags);
   const { name, revision, folder, dims, isNormalized, prompts, defaultPrompt, precision } = model;
   const { kind, defaultMaxTokens: maxTokens } = model;
   if (flags.json === true) {
@@ -143,7 +144,7 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
       model.kind === 'reranker'
         ? { scores: scoresOf(model) }
         : { dims, pooling: model.head.poolings.join('+'), isNormalized, prompts, defaultPrompt };
-    const made = int8 && { int8: jsonOf(int8) };
+    const made = derived && jsonOf(derived);
     return print(
       terminal,
       `${JSON.stringify({ name, kind, revision, folder, ...makes, maxTokens, precision, notes, ...made })}\n`,
@@ -152,7 +153,7 @@ export async function bring(terminal: Terminal, path: string, flags: ImportFlags
   if (flags.quiet === true) return;
   for (const note of notes) say(terminal, note);
   say(terminal, `${name}@${revision} is in ${folder}: ${wordsOf(model)}; use it with --model ${name}`);
-  sayInt8(terminal, int8, flags);
+  sayDerived(terminal, derived, flags);
 }
 
 export async function list(terminal: Terminal, flags: ModelFlags): Promise<void> {
@@ -195,18 +196,17 @@ export async function verify(terminal: Terminal, name: string, flags: ModelFlags
 
 export async function show(terminal: Terminal, name: string, flags: ModelFlags): Promise<void> {
   const details = await showModel(name, foldersOf(terminal, await settingsOf(terminal, flags)));
-  const { model, hub, ...rest } = details;
+  const { model, hub, derived, wordValues: _, ...rest } = details;
   if (flags.json !== true) return print(terminal, textOf(details));
   const { canary, ...facts } = model;
-  const memoryBytes = rest.values === undefined ? undefined : { fp32: 4 * rest.values, half: 2 * rest.values };
   await print(
     terminal,
-    `${JSON.stringify({ ...facts, hasCanary: canary !== undefined, ...rest, memoryBytes, ...(hub && { hub }) }, null, 1)}\n`,
+    `${JSON.stringify({ ...facts, hasCanary: canary !== undefined, ...rest, ...(derived && { [derived.dtype]: derived }), memoryBytes: memoryBytesOf(details), ...(hub && { hub }) }, null, 1)}\n`,
   );
 }
 
 function textOf(details: ModelDetails): string {
-  const { model, description, architecture, tokenizer, queue, values, files, graphs, notes, hub } = details;
+  const { model, description, architecture, tokenizer, queue, files, graphs, notes, hub, derived } = details;
   const prompts = Object.entries(model.prompts).filter(([, text]) => text !== '');
   const rows: readonly (readonly [label: string, text: string])[] = [
     ['model', `${model.name}@${model.revision}: ${description}`],
@@ -223,8 +223,8 @@ function textOf(details: ModelDetails): string {
         .map(([name, text]) => `${name} ${JSON.stringify(text)}${name === model.defaultPrompt ? ' by default' : ''}`)
         .join(', ') || 'none',
     ],
-    ...(details.int8 === undefined ? [] : [['int8 of', nearness(details.int8)] as const]),
-    ['memory', memoryOf(model, values)],
+    ...(derived === undefined ? [] : [[`${derived.dtype} of`, nearness(derived)] as const]),
+    ['memory', memoryOf(details)],
     ['folder', model.folder],
     ...files.map(({ path, bytes, sha256 }) => ['file', `${sha256}  ${path}  ${bytes} bytes`] as const),
     ...(hub?.files ?? []).map(
@@ -242,17 +242,27 @@ function fromHub({ repository, commit, asked }: HubOrigin, known: string | undef
   return `${repository}@${commit}${was}${known === commit ? ', the commit that Shoal knows' : ''}`;
 }
 
-function memoryOf({ precision }: StoredModel, values: number | undefined): string {
-  if (values === undefined) return 'as its graph has it';
-  if (precision === 'int8')
-    return (
-      `${values.toLocaleString('en')} weights: ${megabytes(values)} in whole numbers of 8 bits (norms and positions in ` +
-      'fp32); what runs take comes on top'
-    );
-  return (
-    `${values.toLocaleString('en')} weights: ${megabytes(4 * values)} in fp32, ${megabytes(2 * values)} in fp16 or bf16; ` +
-    'what runs take comes on top'
-  );
+/** What weights take, by what they are kept in; undefined of a model that came as a graph. */
+function memoryBytesOf({ model, values, wordValues = 0 }: ModelDetails): Readonly<Record<string, number>> | undefined {
+  if (values === undefined) return undefined;
+  if (model.precision === 'int8') return { int8: values };
+  const half = 2 * values;
+  return model.graphKind === 'fused-fp32-words16'
+    ? { f16: 4 * values - 2 * wordValues, half }
+    : { fp32: 4 * values, half };
+}
+
+function memoryOf(details: ModelDetails): string {
+  const bytes = memoryBytesOf(details);
+  if (bytes === undefined) return 'as its graph has it';
+  const kept = {
+    int8: 'in whole numbers of 8 bits (norms and positions in fp32)',
+    f16: 'with the word table in fp16',
+    fp32: 'in fp32',
+    half: 'in fp16 or bf16',
+  };
+  const sizes = Object.entries(bytes).map(([dtype, size]) => `${megabytes(size)} ${kept[dtype as keyof typeof kept]}`);
+  return `${details.values!.toLocaleString('en')} weights: ${sizes.join(', ')}; what runs take comes on top`;
 }
 
 function megabytes(bytes: number): string {

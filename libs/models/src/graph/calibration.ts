@@ -1,6 +1,6 @@
 // Calibration maxima of a model: for each linear layer that is smoothed, the largest |activation| of every input over
 // the calibration texts. minilm's lie in libs/models/calibration, which says how they are made, those of an imported
-// model beside its weights (store/int8-model.ts). Refuses maxima of another model.
+// model beside its weights (store/int8-calibration.ts). Refuses maxima of another model.
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson } from '../checked-json.ts';

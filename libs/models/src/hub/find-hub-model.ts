@@ -1,6 +1,6 @@
 // A stored model by its name on the hub. It is asked for by ORG/NAME and lies under the name of its queue, or under one
-// that a person chose; its import.json says which repository it is of. Its int8 form has other vectors and is only had by
-// its own name. The hub is not asked.
+// that a person chose; its import.json says which repository it is of. Its int8 and f16 forms have other vectors and are
+// only had by their own names. The hub is not asked.
 
 import { ShoalError, isShoalError } from '@shoal/contract';
 import { findImported, importedNames, type ImportedModel } from '../store/imported-models.ts';
@@ -39,7 +39,7 @@ async function pulledAs(name: string, { repository }: HubName, models: string): 
   });
   const hub = model?.hub;
   const isIt =
-    hub !== undefined && model?.int8 === undefined && hub.repository.toLowerCase() === repository.toLowerCase();
+    hub !== undefined && model?.derived === undefined && hub.repository.toLowerCase() === repository.toLowerCase();
   return isIt ? { ...model!, hub } : undefined;
 }
 

@@ -132,7 +132,7 @@ async function findThere({ repository, commit }: HubRevision, options: Pull): Pr
   const models = modelsFolder(options);
   const there = await findImported(options.name, models);
   if (there === undefined) return undefined;
-  if (there.int8 === undefined && there.hub?.repository.toLowerCase() === repository.toLowerCase()) {
+  if (there.derived === undefined && there.hub?.repository.toLowerCase() === repository.toLowerCase()) {
     if (there.hub.commit !== commit) return undefined; // to be replaced
     return { model: await describeImported(there, join(models, there.name, there.revision)), notes: [] };
   }

@@ -10,7 +10,7 @@ import { CheckedJson } from '../checked-json.ts';
 import { parseHubOrigin, type HubOrigin } from '../hub/hub-origin.ts';
 import { canaryText, parseCanary, type Canary } from './canaries.ts';
 import type { ModelFacts } from './model-facts.ts';
-import { CALIBRATION_FILE, parseInt8, type Int8Facts } from './int8-facts.ts';
+import { derivedEntry, parseDerived, type DerivedFacts } from './derived-facts.ts';
 import type { Pins } from './model-files.ts';
 import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.ts';
 
@@ -27,19 +27,23 @@ export interface ImportedModel extends ModelFacts {
   readonly notes: readonly string[];
   /** What it gave for one text when it was imported. */
   readonly canary?: Canary;
-  /** Set for a model that is computed in whole numbers of 8 bits. */
-  readonly int8?: Int8Facts;
+  /** Set for a model that was made of another one by keeping its weights smaller. */
+  readonly derived?: DerivedFacts;
   /** Set for a model that was pulled from a hub. */
   readonly hub?: HubOrigin;
 }
 
 export const MANIFEST = 'import.json';
+/** Beside the weights of an int8 form. */
+export const CALIBRATION_FILE = 'calibration.json';
 /** The name is a folder and, unchanged, a part of queue names. */
 const NAME = /^[a-z0-9](?:[a-z0-9-]{0,94}[a-z0-9])?$/;
 /** Queues that end so are the CPU lane, the simulated device and the quarantine of another model. */
 const RESERVED_END = /-(?:cpu|sim|quarantine)$/;
 /** Raised when an import does what it did not do before: earlier ones are then brought in again. */
 const MANIFEST_VERSION = 3;
+/** Of forms that earlier versions of Shoal do not know: they would compute what they were made of under their name. */
+const LATER_FORMS_VERSION = 4;
 
 /** Throws USAGE unless a model may be called this: its queue would be another model's. */
 export function checkModelName(name: string): string {
@@ -94,7 +98,7 @@ export async function importedNames(models: string): Promise<readonly string[]> 
 }
 
 export function describeImported(model: ImportedModel, folder: string): Promise<StoredModel> {
-  const { name, kind, licence, prompts, defaultPrompt, revision, files, onnx, canary, int8 } = model;
+  const { name, kind, licence, prompts, defaultPrompt, revision, files, onnx, canary, derived } = model;
   const weightsSha256 = weightsDigest(files);
   if (weightsSha256 === undefined)
     throw new ShoalError('MODEL_CORRUPT', `${join(folder, MANIFEST)} names no weights: import the model again`, {
@@ -112,7 +116,8 @@ export function describeImported(model: ImportedModel, folder: string): Promise<
     ...(defaultPrompt !== undefined && { defaultPrompt }),
     ...(onnx && { onnx }),
     ...(canary && { canary }),
-    ...(int8 && { calibration: join(folder, CALIBRATION_FILE) }),
+    ...(derived && { dtype: derived.dtype }),
+    ...(derived?.dtype === 'int8' && { calibration: join(folder, CALIBRATION_FILE) }),
   });
 }
 
@@ -127,8 +132,13 @@ function weightsDigest(files: Pins): string | undefined {
 }
 
 export function manifestText(model: ImportedModel): string {
-  const { canary } = model;
-  const manifest = { version: MANIFEST_VERSION, ...model, ...(canary && { canary: canaryText(canary) }) };
+  const { canary, derived, ...facts } = model;
+  const manifest = {
+    version: derived?.dtype === 'f16' ? LATER_FORMS_VERSION : MANIFEST_VERSION,
+    ...facts,
+    ...(canary && { canary: canaryText(canary) }),
+    ...(derived && derivedEntry(derived)),
+  };
   return `${JSON.stringify(manifest, null, 1)}\n`;
 }
 
@@ -138,7 +148,7 @@ function parseManifest(
   given: { readonly name: string; readonly revision: string },
 ): ImportedModel {
   const json = CheckedJson.parse(text, path);
-  if (json.integer('version') !== MANIFEST_VERSION)
+  if (json.integer('version') !== (json.has('f16') ? LATER_FORMS_VERSION : MANIFEST_VERSION))
     throw new ShoalError(
       'MODEL_CORRUPT',
       `${path} was written by another version of Shoal, which looked at fewer of a model's files: import the model ` +
@@ -154,6 +164,7 @@ function parseManifest(
         { bytes: files.object(file).integer('bytes'), sha256: files.object(file).string('sha256') },
       ]),
   );
+  const derived = parseDerived(json, given.name);
   const facts = {
     description: json.string('description'),
     licence: json.string('licence'),
@@ -170,7 +181,7 @@ function parseManifest(
     notes: json.list('notes').map(String),
     ...(json.has('canary') && { canary: parseCanary(json.object('canary')) }),
     ...(json.has('onnx') && { onnx: parseOnnx(json.object('onnx')) }),
-    ...(json.has('int8') && { int8: parseInt8(json.object('int8'), given.name) }),
+    ...(derived && { derived }),
     ...(json.has('hub') && { hub: parseHubOrigin(json.object('hub')) }),
   };
 }

@@ -18,7 +18,7 @@ import { pullFromHub, type FetchedFacts } from '../hub/pull-hub-model.ts';
 import { knownCanary } from './canaries.ts';
 import type { ProveModel } from './import-files.ts';
 import type { ImportReport } from './import-model.ts';
-import { int8IsMade } from './int8-facts.ts';
+import { derivedIsMade } from './derived-facts.ts';
 import { describeImported, findImported, importedNames } from './imported-models.ts';
 import {
   KNOWN_MODELS,
@@ -156,8 +156,8 @@ export async function openHubModel(
 export async function pullModel(name: string, options: PullOptions & HubOptions): Promise<StoredModel> {
   if (isHubName(name)) return (await openHubModel(name, options)).model;
   const known = await findModel(name, options);
-  if (known.origin === 'imported' && known.int8 !== undefined && (options.force === true || options.update === true))
-    throw int8IsMade(known.name, known.int8);
+  if (known.origin === 'imported' && known.derived !== undefined && (options.force === true || options.update === true))
+    throw derivedIsMade(known.name, known.derived);
   const hub = known.origin === 'imported' ? known.hub : undefined;
   if (hub === undefined || (options.force !== true && options.update !== true)) return pullKnown(known, options);
   return (await openHubModel(`${hub.repository}@${hub.asked}`, { ...options, name: known.name })).model;
@@ -323,7 +323,9 @@ async function describe(known: KnownModel, folder: string): Promise<StoredModel>
   const revision = await revisionOf(known);
   const canary = knownCanary(name, revision);
   const given = { name, folder, licence, prompts, weightsSha256: weightsOf(known), revision, canary };
-  return describeModel(known.origin === 'quantized' ? { ...given, calibration: known.calibration } : given);
+  return describeModel(
+    known.origin === 'quantized' ? { ...given, dtype: 'int8', calibration: known.calibration } : given,
+  );
 }
 
 /** Where its files lie, or would. */

@@ -64,7 +64,7 @@ async function discard(folder: string): Promise<void> {
 
 async function bytesIn(folder: string): Promise<number> {
   let bytes = 0;
-  const add = ({ size, nlink }: Stats): void => void (bytes += nlink > 1 ? 0 : size); // its int8 form has them, too
+  const add = ({ size, nlink }: Stats): void => void (bytes += nlink > 1 ? 0 : size); // its other forms have them, too
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true }))
     if (entry.isFile()) add(await stat(join(entry.parentPath, entry.name)));
   return bytes;

@@ -8,11 +8,11 @@ import { CheckedJson } from '../checked-json.ts';
 import { graphPaths } from '../graph/open-graph.ts';
 import type { HubOrigin } from '../hub/hub-origin.ts';
 import { knownHubModel } from '../hub/known-hub-models.ts';
-import type { Int8Facts } from './int8-facts.ts';
+import type { DerivedFacts } from './derived-facts.ts';
 import { pinnedFiles } from './known-models.ts';
 import { findModel, folderOf, isFolder, notStored, openKnown } from './model-store.ts';
 import type { StoreOptions } from './store-folders.ts';
-import type { StoredModel } from './stored-model.ts';
+import { readDescription, type StoredModel } from './stored-model.ts';
 
 export interface ModelDetails {
   readonly model: StoredModel;
@@ -25,13 +25,15 @@ export interface ModelDetails {
   readonly queue: string;
   /** Numbers in its tensors; undefined of a model that came as a graph. */
   readonly values: number | undefined;
+  /** Of those, numbers in the table of its words; undefined of a model that came as a graph, and of a static one. */
+  readonly wordValues: number | undefined;
   readonly files: readonly { readonly path: string; readonly bytes: number; readonly sha256: string }[];
   readonly graphs: readonly { readonly path: string; readonly bytes: number }[];
   readonly notes: readonly string[];
   /** Set for a model that was pulled. */
   readonly hub: HubOrigin | undefined;
-  /** Set for an int8 form of another model: how near it comes. */
-  readonly int8: Int8Facts | undefined;
+  /** Set for the int8 or f16 form of another model: how near it comes. */
+  readonly derived: DerivedFacts | undefined;
   /** The commit that Shoal knows of its repository. */
   readonly knownCommit: string | undefined;
 }
@@ -57,11 +59,12 @@ export async function showModel(name: string, options: StoreOptions): Promise<Mo
     tokenizer: await fact(join(folder, 'tokenizer.json'), (json) => json.object('model').string('type')),
     queue: queueOf(model),
     values: weights.length === 0 ? undefined : await valuesOf(weights.map((path) => join(folder, path))),
+    wordValues: weights.length === 0 ? undefined : await wordValuesOf(folder),
     files: Object.entries(pins).map(([path, pin]) => ({ path, ...pin })),
     graphs: await Promise.all(graphs.map(async (path) => ({ path, bytes: (await stat(path)).size }))),
     notes: known.origin === 'imported' ? known.notes : [],
     hub,
-    int8: known.origin === 'imported' ? known.int8 : undefined,
+    derived: known.origin === 'imported' ? known.derived : undefined,
     knownCommit: hub === undefined ? undefined : knownHubModel(hub.repository)?.commit,
   };
 }
@@ -73,6 +76,11 @@ async function fact(path: string, read: (json: CheckedJson) => string): Promise<
     if (isShoalError(error) || (error instanceof Error && 'code' in error)) return 'not said';
     throw error;
   }
+}
+
+async function wordValuesOf(folder: string): Promise<number | undefined> {
+  const { table, vocabularySize, embeddings } = await readDescription(folder);
+  return table === undefined ? vocabularySize * embeddings.size : undefined;
 }
 
 /** By the shapes in the heads of the files. */

@@ -12,6 +12,7 @@ import type { EncoderDescription, StaticTexts } from '../encoder/encoder-descrip
 import { describeScoreHead, type ScoreHead } from '../encoder/score-head.ts';
 import { givesUnitVectors, headDims, plainHead, type SentenceHead } from '../graph/sentence-head.ts';
 import type { Canary } from './canaries.ts';
+import { DERIVED_FORMS, type WeightDtype } from './derived-forms.ts';
 import type { Pins } from './model-files.ts';
 import { readLayout } from './module-layout.ts';
 import { pooledWidth, readModules, readPoolings } from './sentence-modules.ts';
@@ -24,7 +25,7 @@ export const SAVED_BESIDE = 'config_sentence_transformers.json';
 /** What is known of a stored model of either kind. */
 export interface StoredFacts {
   readonly name: string;
-  /** 12 hex digits: sha256 of model.safetensors, and for a quantized model of what else makes its vectors. */
+  /** 12 hex digits: sha256 of model.safetensors, and for a derived model of what else makes its vectors. */
   readonly revision: string;
   readonly folder: string;
   /** Length of a vector; 1 of a reranker, whose rows are pairs and have a score each. */
@@ -99,7 +100,9 @@ export type ModelGiven = Pick<
   readonly kind?: ModelKind;
   /** Of an imported model, whose modules.json says what comes after the encoder; others have Pooling and Normalize. */
   readonly files?: Pins;
-  /** It is an int8 model. */
+  /** What its weights are kept in, if not in fp32. */
+  readonly dtype?: WeightDtype;
+  /** Of an int8 model. */
   readonly calibration?: string;
   /** It came as a graph, and this is what it takes and gives. */
   readonly onnx?: OnnxFacts;
@@ -197,11 +200,9 @@ function sizesOf({
   return { dims: hidden, positions: rowLimit, vocabularySize };
 }
 
-function computation({ calibration, onnx }: ModelGiven): Pick<StoredModel, 'graphKind' | 'precision'> {
+function computation({ dtype, onnx }: ModelGiven): Pick<StoredModel, 'graphKind' | 'precision'> {
   if (onnx !== undefined) return { graphKind: 'imported', precision: onnx.precision };
-  return calibration === undefined
-    ? { graphKind: 'fused-fp32', precision: 'fp32' }
-    : { graphKind: 'int8', precision: 'int8' };
+  return dtype === undefined ? { graphKind: 'fused-fp32', precision: 'fp32' } : DERIVED_FORMS[dtype].computation;
 }
 
 /** The bytes of a file that a model must have; MODEL_CORRUPT when it cannot be read. */

@@ -1,5 +1,5 @@
-// Int8 forms of imported models: every family with random weights through calibration, graph and measurement, in both
-// forms of the codes, and what is refused with nothing left behind. Real weights: docs/models.md has the figures, and
+// Int8 and f16 forms of imported models: every family with random weights through calibration, graph and measurement, int8
+// in both forms of the codes, and what is refused with nothing left behind. Real weights: docs/models.md has the figures, and
 // graph/int8.test.ts holds minilm's.
 
 import { mkdtemp, readFile, readdir, rm, stat, writeFile } from 'node:fs/promises';
@@ -14,8 +14,10 @@ import { madeModel, madeNames, madeTexts } from '../testing/made-models.ts';
 import { GraphRunner, cosine } from '../testing/onnx-run.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { importModel } from './import-model.ts';
-import { INT8_LEAST_COSINE, importInt8, type Int8Options, type Int8Report, type RunGraph } from './int8-model.ts';
+import { DERIVED_FORMS, type WeightDtype } from './derived-forms.ts';
+import { importDerived, type DerivedOptions, type DerivedReport } from './derived-model.ts';
 import { openModel, pullModel, verifyModel } from './model-store.ts';
+import type { RunGraph } from './int8-calibration.ts';
 import { removeModel } from './remove-model.ts';
 import { showModel } from './show-model.ts';
 import type { StoredModel } from './stored-model.ts';
@@ -23,7 +25,7 @@ import type { StoredModel } from './stored-model.ts';
 let folder: string;
 let cacheDir: string;
 beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'shoal-int8-'));
+  folder = await mkdtemp(join(tmpdir(), 'shoal-derived-'));
   cacheDir = join(folder, 'cache');
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
@@ -54,8 +56,11 @@ async function bring(family: string, name = 'made'): Promise<StoredModel> {
   return (await importModel(join(folder, family), { cacheDir, name })).model;
 }
 
-const quantize = (base: StoredModel, options: Partial<Int8Options> = {}): Promise<Int8Report> =>
-  importInt8(base, { cacheDir, runGraph, passages, ...options });
+const derive = (base: StoredModel, dtype: WeightDtype, options: Partial<DerivedOptions> = {}): Promise<DerivedReport> =>
+  importDerived(base, dtype, { cacheDir, runGraph, passages, ...options });
+
+const quantize = (base: StoredModel, options: Partial<DerivedOptions> = {}): Promise<DerivedReport> =>
+  derive(base, 'int8', options);
 
 async function rowsOf(model: StoredModel, of: readonly string[]): Promise<number[][]> {
   const tokenizer = await openTokenizer(model);
@@ -71,7 +76,7 @@ describe('an int8 form is near its model, alone and among others, whichever way 
     async (family) => {
       const { model, facts } = await quantize(await bring(family));
       console.log(`${family}: mean ${facts.meanCosine}, least ${facts.leastCosine}, recall@10 ${facts.recallAt10}`);
-      expect(facts.leastCosine).toBeGreaterThanOrEqual(INT8_LEAST_COSINE);
+      expect(facts.leastCosine).toBeGreaterThanOrEqual(DERIVED_FORMS.int8.leastCosine);
       expect(facts.meanCosine).toBeLessThan(1); // it is not the fp32 graph under another name
       const rows = await rowsOf(
         model,
@@ -100,6 +105,103 @@ test.runIf(isNightly)(`${TOO_FAR} comes to lie too far away, and is refused`, as
   await expect(bring(TOO_FAR).then((model) => quantize(model))).rejects.toEqual(refusal('MODEL_UNAVAILABLE', message));
 });
 
+/** By day: BERT's own layers, positions that are counted, a scaled table that fp16 alone could not serve. */
+const HALVED_BY_DAY = /^(?:bert-raw|xlmr-mean|gemma3-embedding)$/;
+
+describe('an f16 form is all but its model, alone and among others, in a smaller graph', () => {
+  test.each(embedders.filter((name) => isNightly || HALVED_BY_DAY.test(name)))(
+    '%s',
+    async (family) => {
+      const base = await bring(family);
+      const { model, facts } = await derive(base, 'f16');
+      console.log(`${family}: mean ${facts.meanCosine}, least ${facts.leastCosine}, recall@10 ${facts.recallAt10}`);
+      expect(facts.leastCosine).toBeGreaterThanOrEqual(0.99999);
+      const rows = await rowsOf(
+        model,
+        texts.filter((text, at) => at % 6 === 0 && text.length < 400),
+      );
+      const [graph, whole] = [await openGraph(model, { cacheDir }), await openGraph(base, { cacheDir })];
+      const { wordValues } = await showModel(model.name, { cacheDir });
+      expect((await stat(whole)).size - (await stat(graph)).size).toBeGreaterThan(1.8 * wordValues!);
+      const [runner, fp32] = [await GraphRunner.open(graph, model), await GraphRunner.open(whole, base)];
+      const [together, before] = [await runner.run(rows), await fp32.run(rows)];
+      expect(together).not.toEqual(before); // it is not the fp32 graph under another name
+      for (const [at, row] of rows.entries())
+        expect(cosine((await runner.run([row]))[0]!, together[at]!)).toBeGreaterThan(0.999999);
+      await Promise.all([runner.release(), fp32.release()]);
+    },
+    60_000,
+  );
+});
+
+describe('the f16 form in the store', () => {
+  test('is a model of its own with the same files, beside the int8 form', async () => {
+    const base = await bring('nomic-bert');
+    const { model, facts } = await derive(base, 'f16');
+    const int8 = (await quantize(base)).model;
+    expect(model).toMatchObject({ name: 'made-f16', graphKind: 'fused-fp32-words16', precision: 'fp32' });
+    expect(new Set([base.revision, int8.revision, model.revision]).size).toBe(3);
+    expect(await openModel('made-f16', { cacheDir })).toEqual(model);
+    expect((await verifyModel('made-f16', { cacheDir })).files).toEqual(
+      (await verifyModel('made', { cacheDir })).files,
+    );
+    const { derived, queue } = await showModel('made-f16', { cacheDir });
+    expect({ derived, queue }).toEqual({ derived: facts, queue: 'embed-made-f16' });
+    expect(facts).toMatchObject({ dtype: 'f16', base: 'made', baseRevision: base.revision });
+    await expect(quantize(model)).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /it is the f16 form of made already/));
+    await removeModel('made-f16', { cacheDir });
+    expect(await openModel('made', { cacheDir })).toEqual(base);
+    expect(await openModel('made-int8', { cacheDir })).toEqual(int8);
+  });
+
+  test('is written so that a Shoal which does not know it refuses it', async () => {
+    const { model } = await derive(await bring('nomic-bert'), 'f16');
+    const path = join(model.folder, 'import.json');
+    const manifest = JSON.parse(await readFile(path, 'utf8')) as { version: number };
+    expect(manifest.version).toBe(4); // those that know int8 alone read 3
+    await writeFile(path, JSON.stringify({ ...manifest, version: 3 }));
+    await expect(openModel('made-f16', { cacheDir })).rejects.toEqual(
+      refusal('MODEL_CORRUPT', /another version of Shoal/),
+    );
+  });
+
+  test('is not what the name of its repository on the hub means', async () => {
+    await madeModel('nomic-bert', join(folder, 'nomic-bert'));
+    const hub = { repository: 'org/made', commit: 'a'.repeat(40), asked: 'main', licence: 'mit', files: [] };
+    const pulled = await importModel(join(folder, 'nomic-bert'), { cacheDir, name: 'other', hub });
+    await derive(pulled.model, 'f16');
+    expect((await findHubModel(parseHubName('org/made'), join(cacheDir, 'models')))?.name).toBe('other');
+    await expect(pullModel('other-f16', { cacheDir, force: true })).rejects.toEqual(
+      refusal('USAGE', /fetch that one with --dtype f16, which makes other-f16 again/),
+    );
+  });
+
+  test('is refused where its table says more than halves can, and nothing is stored', async () => {
+    const source = join(folder, 'bert-raw');
+    await madeModel('bert-raw', source);
+    const path = join(source, 'model.safetensors');
+    const bytes = await readFile(path);
+    const head = JSON.parse(bytes.subarray(8, 8 + Number(bytes.readBigUInt64LE())).toString()) as Record<
+      string,
+      { data_offsets: [number, number] }
+    >;
+    const table = Object.keys(head).find((name) => name.endsWith('word_embeddings.weight'))!;
+    bytes.writeFloatLE(70_000, 8 + Number(bytes.readBigUInt64LE()) + head[table]!.data_offsets[0]);
+    await writeFile(path, bytes);
+    const { model } = await importModel(source, { cacheDir, name: 'made' });
+    await expect(derive(model, 'f16')).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', new RegExp(`${table} holds 70000, which fp16 cannot say.* use fp32`)),
+    );
+    await expectNothing('made-f16');
+    const reranker = await bring('cross-encoder-bert', 'scores');
+    await expect(derive(reranker, 'f16')).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /scores has no f16 form/));
+    const rows = await bring('static-embedding', 'table');
+    await expect(derive(rows, 'f16')).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /table has no f16 form: .* no layers/),
+    );
+  });
+});
+
 describe('the int8 form in the store', () => {
   test('is a model of its own with the same files, and says how near it comes', async () => {
     const base = await bring('nomic-bert');
@@ -109,8 +211,8 @@ describe('the int8 form in the store', () => {
     const opened = await openModel('made-int8', { cacheDir });
     expect(opened).toEqual(model);
     expect((await verifyModel('made-int8', { cacheDir })).files.map(({ path }) => path)).toContain('calibration.json');
-    const { int8, queue } = await showModel('made-int8', { cacheDir });
-    expect({ int8, queue }).toEqual({ int8: facts, queue: 'embed-made-int8' });
+    const { derived, queue } = await showModel('made-int8', { cacheDir });
+    expect({ derived, queue }).toEqual({ derived: facts, queue: 'embed-made-int8' });
     expect(facts).toMatchObject({ base: 'made', baseRevision: base.revision });
     expect(await openModel('made', { cacheDir })).toEqual(base);
     await removeModel('made', { cacheDir });
@@ -166,10 +268,10 @@ describe('the int8 form in the store', () => {
   });
 });
 
-async function expectNothing(): Promise<void> {
-  expect(await stat(join(cacheDir, 'models/made-int8')).catch(() => undefined)).toBeUndefined();
+async function expectNothing(name = 'made-int8'): Promise<void> {
+  expect(await stat(join(cacheDir, 'models', name)).catch(() => undefined)).toBeUndefined();
   const graphs = await readdir(join(cacheDir, 'graphs')).catch(() => []);
-  expect(graphs.filter((graph) => graph.startsWith('made-int8'))).toEqual([]);
+  expect(graphs.filter((graph) => graph.startsWith(name))).toEqual([]);
 }
 
 /** An engine that computes int8 wrongly. */
@@ -207,7 +309,9 @@ describe('refused, with nothing stored', () => {
       refusal('USAGE', /would be called made-int8, and another model has this name \(imported from mpnet\)/),
     );
     const { model } = await quantize(base, { force: true });
-    await expect(quantize(model)).rejects.toEqual(refusal('MODEL_UNAVAILABLE', /computed in int8 already/));
+    await expect(quantize(model)).rejects.toEqual(
+      refusal('MODEL_UNAVAILABLE', /made-int8 has no int8 form: it is the int8 form of made already/),
+    );
     const tiny = await openModel('tiny-random', { cacheDir });
     await expect(quantize(tiny)).rejects.toEqual(refusal('USAGE', /made of models that were imported or pulled/));
     const reranker = await bring('cross-encoder-bert', 'scores');
