@@ -77,7 +77,11 @@ export function jobSchema(): Readonly<Record<string, unknown>> {
 }
 
 function defined(schema: z.ZodType, title: string): object {
-  const { $schema: _, ...definition } = z.toJSONSchema(schema, { io: 'input' });
+  const { $schema: _, ...definition } = z.toJSONSchema(schema, {
+    io: 'input',
+    // contentEncoding says it as the standard does; strict validators refuse a format that they do not know
+    override: ({ jsonSchema }) => void (jsonSchema.format === 'base64' && delete jsonSchema.format),
+  });
   return { title, ...definition };
 }
 
