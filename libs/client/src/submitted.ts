@@ -68,7 +68,10 @@ const FETCHED_AT_ONCE = 32;
 
 type Line = Pick<QueueLine, 'cancel' | 'producer' | 'reader' | 'replies' | 'whyWaiting' | 'terms'>;
 
-/** Puts all jobs of a request on the queue, waiting for room where it is full. May be repeated after any fault. */
+/**
+ * Puts all jobs of a request on the queue, waiting for room where it is full, and for the server's disk: whoever submits
+ * may be gone when the server loses power. May be repeated after any fault.
+ */
 export async function submit(line: Line, request: NewRequest, signal: AbortSignal | undefined): Promise<void> {
   const { requestId, requests } = request;
   const record = recordOf(request);
@@ -82,6 +85,7 @@ export async function submit(line: Line, request: NewRequest, signal: AbortSigna
   let jobs: readonly NewJob[] = requests.map(({ job }) => job);
   try {
     while (jobs.length > 0) jobs = await added(line, jobs, signal);
+    await patiently(line, signal, () => line.producer.durable());
   } catch (error) {
     if (signal?.aborted === true) await line.cancel(record.parts.map(({ jobId }) => jobId)).catch(() => undefined);
     throw error;

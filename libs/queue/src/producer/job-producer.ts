@@ -17,6 +17,7 @@ import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
 import { within } from '../redis/within.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
+import { Durability } from './durability.ts';
 import { judge, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { DISCARD_INPUT, READ_ENDINGS } from './lua/scripts.generated.ts';
 import { fingerprintOf, inGroups, roomFor, toResult, type AddOptions, type AddResult, type NewJob } from './new-job.ts';
@@ -57,6 +58,7 @@ export class JobProducer {
   private readonly queue: Queue;
   private readonly admission: Admission;
   private readonly replacements: Replacements;
+  private readonly durability: Durability;
   /**
    * Whether the call of `add` that was made last asks for room before it adds, so that it may be refused. Known as soon
    * as it was made.
@@ -70,6 +72,7 @@ export class JobProducer {
     this.queue = openQueue(options, connection);
     this.records = new RequestRecords(connection, this.keys, options.queue);
     this.replacements = new Replacements(options);
+    this.durability = new Durability(options);
     this.admission = new Admission(connection, {
       prefix: options.prefix,
       queue: options.queue,
@@ -197,6 +200,14 @@ export class JobProducer {
     });
   }
 
+  /**
+   * Resolves when what was added so far is on the disk of a server that keeps an append-only file, for whoever does not
+   * stay to add it again; on a slow disk after five seconds at the latest. Throws QUEUE_UNREACHABLE.
+   */
+  durable(): Promise<void> {
+    return this.durability.settled();
+  }
+
   /** Number of jobs by state; prioritized ones count as waiting. */
   async counts(): Promise<Readonly<Record<'waiting' | 'active' | 'delayed' | 'completed' | 'failed', number>>> {
     return translated(async () => {
@@ -234,7 +245,7 @@ export class JobProducer {
   /** Calls that still wait for the server are rejected. Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
-    await Promise.allSettled([this.queue.close(), this.replacements.close()]);
+    await Promise.allSettled([this.queue.close(), this.replacements.close(), this.durability.close()]);
   }
 
   private async addAdmitted(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
