@@ -1,3 +1,16 @@
+export {
+  DEFAULT_SCOPES,
+  SCOPES,
+  apiKeyId,
+  digestOf,
+  isDigestOf,
+  makeApiKey,
+  readApiKey,
+  type ApiKey,
+  type KeyLimits,
+  type NewApiKey,
+  type Scope,
+} from './access/api-key.ts';
 export { cacheFolder, storeFolders, type StoreFolders } from './settings/cache-folder.ts';
 export {
   droppedVariables,
