@@ -9,6 +9,7 @@ import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
+import type { CreateFlags, KeyFlags } from './commands/key.ts';
 import type { ImportFlags, ModelFlags, PullFlags } from './commands/model.ts';
 import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
 import type { RerankFlags } from './commands/rerank.ts';
@@ -40,6 +41,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addModel(program, terminal);
   addUp(program, terminal);
   addServe(program, terminal);
+  addKey(program, terminal);
   addDashboard(program, terminal);
   addWorker(program, terminal);
   addTune(program, terminal);
@@ -538,6 +540,46 @@ function addServe(program: Command, terminal: Terminal): void {
   command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).serve(terminal, flags));
 }
 
+function addKey(program: Command, terminal: Terminal): void {
+  const key = program
+    .command('key')
+    .description(
+      'API keys of the HTTP interface: make, list, revoke. They are kept as digests on the queue server that runs, for ' +
+        'all HTTP processes, or in a file (--http-key-file). From the first one on HTTP answers nobody without a key.',
+    )
+    .helpCommand(false);
+  const create = key
+    .command('create')
+    .description('Makes a key and prints it, once: only its digest is kept.')
+    .argument('<name>', 'what or who uses it, for people')
+    .option('--tenant <name>', 'whose jobs, files and batches are its own; tenants share the workers half and half')
+    .option(
+      '--scopes <list>',
+      'what it is for, separated by commas: embed, rerank, similarity, batches, metrics, or admin for everything ' +
+        '(default: the first four)',
+    )
+    .option('--requests-per-minute <n>', 'most requests a minute (default: no limit)', positiveInteger)
+    .option('--texts-per-minute <n>', 'most texts a minute (default: no limit)', positiveInteger)
+    .option('--tokens-per-minute <n>', 'most tokens a minute (default: no limit)', positiveInteger)
+    .option('--expires <time>', 'how long it is good, e.g. 90d (default: until it is revoked)', span);
+  create.action(async (name: string, flags: CreateFlags) =>
+    (await import('./commands/key.ts')).create(terminal, name, flags),
+  );
+  const list = key.command('list').description('Shows what is kept of each key; never the key itself.');
+  list.action(async (flags: KeyFlags) => (await import('./commands/key.ts')).list(terminal, flags));
+  const revoke = key
+    .command('revoke')
+    .description('Makes keys useless, within seconds. Their records stay.')
+    .argument('<id...>', 'the 10 characters after "shoal_", as shoal key list shows them');
+  revoke.action(async (ids: string[], flags: KeyFlags) =>
+    (await import('./commands/key.ts')).revoke(terminal, ids, flags),
+  );
+  for (const command of [create, list, revoke]) {
+    command.option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
+    addSettings(command, ['httpKeyFile', 'redisUrl', 'prefix', 'cacheDir']);
+  }
+}
+
 function addDashboard(program: Command, terminal: Terminal): void {
   const command = program
     .command('dashboard')
@@ -830,6 +872,10 @@ export const SETTING_FLAGS = {
   logLevel: ['level', 'silent, error, warn, info or debug'],
   logFormat: ['format', 'log lines: auto (text on a terminal, else json), json or text'],
   httpHost: ['host', 'address the HTTP producer listens on'],
+  httpAccess: ['mode', 'auto, keys or open: whom HTTP asks for an API key'],
+  httpKeyFile: ['file', 'API keys in a file, instead of on the queue server'],
+  httpCors: ['origins', 'pages that may ask HTTP from a browser, or *'],
+  serve: ['model[=alias]', 'a model that HTTP serves besides, and another name for it; as often as you like'],
   httpHosts: ['names', 'names besides localhost that HTTP, dashboard and metrics answer to'],
   httpPort: ['port', 'port of the HTTP producer; 0: any free one'],
   requestTimeoutMs: ['ms', 'how long an HTTP request waits for its vectors'],
@@ -849,6 +895,10 @@ export const SETTING_FLAGS = {
 const STORE = ['cacheDir', 'modelsDir', 'modelsReadOnly'] as const;
 const CONNECTION = ['redisUrl', 'unsafeServer', 'prefix', ...STORE, 'threads', 'logLevel', 'logFormat'] as const;
 const HTTP = [
+  'serve',
+  'httpAccess',
+  'httpKeyFile',
+  'httpCors',
   'httpHost',
   'httpHosts',
   'httpPort',
@@ -910,7 +960,10 @@ const WITH_SERVER = ['redisCa', 'redisCert', 'redisKey', 'redisServerName'] as c
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys.flatMap((asked) => (asked === 'redisUrl' ? [asked, ...WITH_SERVER] : [asked]))) {
     const [value, meaning] = SETTING_FLAGS[key];
-    command.option(`--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)} <${value}>`, meaning);
+    const flag = `--${key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)} <${value}>`;
+    if (key === 'serve')
+      command.option(flag, meaning, (one: string, before?: string) => [before, one].filter(Boolean).join(','));
+    else command.option(flag, meaning);
   }
 }
 

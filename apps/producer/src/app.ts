@@ -7,15 +7,18 @@ import { STATUS_CODES, maxHeaderSize, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { setTimeout as after } from 'node:timers/promises';
 import swagger from '@fastify/swagger';
+import swaggerUi from '@fastify/swagger-ui';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
-import type { RerankResult, ShoalClient } from '@shoal/client';
+import type { RerankResult } from '@shoal/client';
 import type { Logger } from '@shoal/core';
-import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
-import type { QueueReadiness, QueueService } from '@shoal/queue';
-import type { Embedder } from './embedder.ts';
-import { checkModel, isModel, parseEmbeddingsRequest, rowsAsked, type ServedModel } from './embeddings-request.ts';
+import { mayUse, setCaller } from './access/caller.ts';
+import type { Doorman } from './access/doorman.ts';
+import type { AppParts, Around } from './app-parts.ts';
+import { Catalogue, type Served } from './catalogue.ts';
+import { addCors } from './cors.ts';
+import { parseEmbeddingsRequest, rowsAsked } from './embeddings-request.ts';
 import { answerBytes, toResponse } from './embeddings-response.ts';
-import { Gate, type GateOptions } from './gate.ts';
+import { Gate } from './gate.ts';
 import type { JsonList } from './json-stream.ts';
 import {
   COSINE_SCHEMA,
@@ -32,53 +35,36 @@ import {
   TOPK_SCHEMA,
   components,
 } from './openapi.ts';
-import { withPatience, type PatienceTerms } from './patience.ts';
+import { withPatience } from './patience.ts';
 import {
   CALLER_LEFT,
+  Problem,
   invalid,
   overloaded,
   spreadSeconds,
   toProblem,
   unavailable,
   writesRefused,
-  type Problem,
 } from './problem.ts';
 import { ARRIVAL } from './read-body.ts';
 import { RequestCounts } from './request-counts.ts';
 import { parseRerankRequest, parseTeiRequest, type RerankRequest } from './rerank-request.ts';
 import { rerankBytes, toRerankResponse, toTeiResponse } from './rerank-response.ts';
-import type { Reranker, ServedReranker } from './reranker.ts';
+import type { ServedReranker } from './reranker.ts';
+import { SERVICE_MS, simulatedNow, takenBody, tellTrial } from './route-parts.ts';
+import { addTei } from './routes/tei.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
 import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
-
-export interface AppParts {
-  readonly model: ServedModel & { readonly maxTokens: number };
-  readonly embedder: Pick<Embedder, 'embed'> & {
-    readonly textClient: Pick<ShoalClient, 'topK' | 'rescore' | 'cosine' | 'spread'>;
-  };
-  readonly reranker: Pick<Reranker, 'served' | 'named' | 'rerank'>;
-  /** How long answers of the queue `similarity` are waited for. */
-  readonly similarity: Omit<PatienceTerms, 'what' | 'timeoutMs'>;
-  readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
-  /** Rejects when the queue server does not answer; may wait long when it hangs. */
-  readonly readiness: () => Promise<QueueReadiness>;
-  readonly readyNeedsWorkers: boolean;
-  /** Undefined, or resolved so: not known. Never rejects. */
-  readonly service?: (() => Promise<QueueService | undefined>) | undefined;
-  readonly gate: GateOptions;
-  readonly version: string;
-  readonly log: Logger;
-}
 
 /** How long the headers of a request may take to arrive; read-body.ts has the limits of what follows. */
 const HEADERS_MS = 15_000;
 /** Of a request that never reaches a route, and whose body nobody reads. */
 const ARRIVAL_MS = 60_000;
 const LOOK_AT_CONNECTIONS_MS = 2_000;
+/** The page that shows the OpenAPI document; it needs no key, and what it asks for does. */
+const DOCS = '/docs';
 /** An answer on readiness that comes later is of no use to whoever asks. */
 const READY_MS = 2_000;
-/** A list of models does not wait for a queue server that hangs. */
-const SERVICE_MS = 1_000;
 const RETRY_BUSY_SECONDS = 1;
 /** Beyond those that are counted, to be told that there are too many. */
 const SPARE_CONNECTIONS = 8;
@@ -89,6 +75,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   const app = fastify({
     bodyLimit: ARRIVAL.mostBytes,
     requestTimeout: ARRIVAL_MS,
+    genReqId: (request) => requestId(request as IncomingMessage),
     http: {
       headersTimeout: HEADERS_MS,
       connectionsCheckingInterval: LOOK_AT_CONNECTIONS_MS,
@@ -109,13 +96,19 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.setSerializerCompiler(() => (data) => JSON.stringify(data));
   app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
   app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
-  app.addHook('onRequest', async (request, reply) => counts.began(request, reply));
+  app.addHook('onRequest', async (request, reply) => {
+    counts.began(request, reply);
+    void reply.header('x-request-id', request.id);
+  });
   gate.addTo(app);
+  await addCors(app, parts.corsOrigins); // a browser asks whether it may ask before it shows its key
+  askForKeys(app, parts.doorman);
   app.addHook('onRequest', async (request, reply) => {
     if (request.is404) throw notFound(app, request, reply); // before anything is said of its body
   });
   refuseWhatIsNoRequest(app, gate, counts);
-  for (const schema of components(parts.model)) app.addSchema(schema);
+  const catalogue = new Catalogue(parts.models);
+  for (const schema of components(parts.models.map(({ model }) => model))) app.addSchema(schema);
   await app.register(swagger, {
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     openapi: {
@@ -127,39 +120,73 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
           'questions about similarity.',
         version: parts.version,
       },
+      components: { securitySchemes: { apiKey: { type: 'http', scheme: 'bearer' } } },
+      security: [{ apiKey: [] }, {}],
     },
+  });
+  await app.register(swaggerUi, {
+    routePrefix: DOCS,
+    staticCSP: true,
+    uiConfig: { deepLinking: false, displayRequestDuration: true, persistAuthorization: false },
   });
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
-    addEmbeddings(routes, parts, gate);
-    addReranking(routes, parts, gate);
-    addSimilarity(routes, parts, gate);
-    addModels(routes, parts);
-    addOperations(routes, parts);
+    const around = { ...parts, catalogue, gate };
+    addEmbeddings(routes, around);
+    addReranking(routes, around);
+    addSimilarity(routes, around);
+    addModels(routes, around);
+    addTei(routes, around);
+    addOperations(routes, parts, catalogue);
   });
   return app;
 }
 
+function askForKeys(app: FastifyInstance, doorman: Pick<Doorman, 'callerOf'>): void {
+  app.addHook('onRequest', async (request, reply) => {
+    const { config, url } = request.routeOptions;
+    if (config.isOpen === true || url?.startsWith(DOCS) === true) return;
+    if (request.is404 && request.method === 'OPTIONS') return; // browsers ask without a key, and are told why not
+    try {
+      const caller = doorman.callerOf(request.headers);
+      if (config.scope !== undefined && !mayUse(caller, config.scope)) throw missingScope(config.scope, caller.scopes);
+      setCaller(request, caller);
+    } catch (error) {
+      if (error instanceof Problem && error.facts.status === 401)
+        void reply.header('www-authenticate', 'Bearer realm="shoal"');
+      throw error;
+    }
+  });
+}
+
+function missingScope(scope: string, scopes: ReadonlySet<string>): Problem {
+  return invalid(
+    'missing_scope',
+    null,
+    `the API key is not for this: it would need the scope "${scope}" and has ${[...scopes].join(', ')} ` +
+      '(shoal key create --scopes makes another one)',
+    403,
+  );
+}
+
+/** What a caller called its request, or a name for it. */
+function requestId({ headers }: IncomingMessage): string {
+  const given = headers['x-request-id'];
+  return typeof given === 'string' && /^[\w.:@/+=-]{1,128}$/.test(given) ? given : randomUUID();
+}
+
 // ---- routes -------------------------------------------------------------------------------------------------------
 
-/** Vectors do not show that they are those of a trial. */
-async function tellTrial(reply: FastifyReply, { service }: Pick<AppParts, 'service'>): Promise<void> {
-  if ((await service?.()) === 'simulation') void reply.header('x-shoal-simulated', '1');
-}
-
-/** The same as a field; no part of it where the model is computed. The queue server may be away. */
-async function simulatedNow({ service }: Pick<AppParts, 'service'>): Promise<{ readonly simulated?: true }> {
-  if (service === undefined) return {};
-  const found = await Promise.race([service(), after(SERVICE_MS, undefined, { ref: false })]);
-  return found === 'simulation' ? { simulated: true } : {};
-}
-
-function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, service }: AppParts, gate: Gate): void {
-  app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA }, async (request, reply) => {
-    const asked = parseEmbeddingsRequest(takenBody(request), model);
-    const bytes = answerBytes(rowsAsked(asked), asked.dimensions ?? model.dims);
-    return gate.inTurn(request, reply, bytes, async (answering) => {
+function addEmbeddings(app: FastifyInstance, { catalogue, allowances, metrics, gate }: Around): void {
+  app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA, config: { scope: 'embed' } }, async (request, reply) => {
+    const body = takenBody(request);
+    const { model, embedder, service } = catalogue.ofBody(body);
+    const asked = parseEmbeddingsRequest(body, model);
+    const rows = rowsAsked(asked);
+    await allowances.take(request, reply, rows);
+    return gate.inTurn(request, reply, answerBytes(rows, asked.dimensions ?? model.dims), async (answering) => {
       const { result, ...usage } = await embedder.embed(asked, answering);
+      allowances.spent(request, usage.tokens);
       metrics.count('shoal_http_texts_total', {}, result.rows);
       metrics.count('shoal_http_tokens_total', {}, usage.tokens);
       if (usage.truncated > 0) void reply.header('x-shoal-truncated', String(usage.truncated));
@@ -170,7 +197,7 @@ function addEmbeddings(app: FastifyInstance, { model, embedder, metrics, service
 }
 
 /** Cohere's first version is at /v1 and its second at /v2, Jina's at /v1, TEI's at the root. */
-function addReranking(app: FastifyInstance, { reranker, metrics }: AppParts, gate: Gate): void {
+function addReranking(app: FastifyInstance, { reranker, allowances, metrics, gate }: Around): void {
   const answerWith = async (
     request: FastifyRequest,
     reply: FastifyReply,
@@ -178,8 +205,10 @@ function addReranking(app: FastifyInstance, { reranker, metrics }: AppParts, gat
     toList: (result: RerankResult, model: ServedReranker) => JsonList,
   ): Promise<object> => {
     const model = await reranker.named(asked.model);
+    await allowances.take(request, reply, asked.documents.length);
     return gate.inTurn(request, reply, rerankBytes(asked), async (answering) => {
       const result = await reranker.rerank(asked, model, answering);
+      allowances.spent(request, result.tokens ?? 0);
       metrics.count('shoal_http_texts_total', {}, asked.documents.length);
       metrics.count('shoal_http_tokens_total', {}, result.tokens ?? 0);
       if (result.isTruncated) void reply.header('x-shoal-truncated', String(result.truncated ?? 1));
@@ -193,102 +222,127 @@ function addReranking(app: FastifyInstance, { reranker, metrics }: AppParts, gat
       toRerankResponse(result, asked, { id: randomUUID(), model: name }),
     );
   };
-  app.post('/v1/rerank', { schema: RERANK_SCHEMA }, rerank);
-  app.post('/v2/rerank', { schema: { hide: true } }, rerank);
-  app.post('/rerank', { schema: TEI_RERANK_SCHEMA }, async (request, reply) => {
+  const config = { scope: 'rerank' } as const;
+  app.post('/v1/rerank', { schema: RERANK_SCHEMA, config }, rerank);
+  app.post('/v2/rerank', { schema: { hide: true }, config }, rerank);
+  app.post('/rerank', { schema: TEI_RERANK_SCHEMA, config }, async (request, reply) => {
     const asked = parseTeiRequest(takenBody(request));
     return answerWith(request, reply, asked, (result) => toTeiResponse(result, asked));
   });
 }
 
-/** Texts among the queries are embedded on the way, by the model that is served. */
-function addSimilarity(app: FastifyInstance, { embedder, similarity, service }: AppParts, gate: Gate): void {
+/** Texts among the queries are embedded on the way, by the first of the models that are served. */
+function addSimilarity(app: FastifyInstance, { catalogue, similarity, allowances, gate }: Around): void {
+  const { embedder, service } = catalogue.first;
   const { textClient: client } = embedder;
-  const answerWith = (
+  const config = { scope: 'similarity' } as const;
+  const answerWith = async (
     request: FastifyRequest,
     reply: FastifyReply,
-    bytes: number,
+    { bytes, rows }: { readonly bytes: number; readonly rows: number },
     call: (signal: AbortSignal) => Promise<JsonList>,
-  ): Promise<object> =>
-    gate.inTurn(request, reply, bytes, async ({ gone, leftMs }) => {
+  ): Promise<object> => {
+    await allowances.take(request, reply, rows);
+    return gate.inTurn(request, reply, bytes, async ({ gone, leftMs }) => {
       const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, call);
       await tellTrial(reply, { service });
       return gate.send(reply, list);
     });
-  app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA }, async (request, reply) => {
+  };
+  app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA, config }, async (request, reply) => {
     const { collection, queries, ...options } = parseTopK(takenBody(request));
-    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k, options.names), async (signal) =>
+    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (signal) =>
       toRankings(await client.topK(collection, queries, { ...options, signal })),
     );
   });
-  app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA }, async (request, reply) => {
+  app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA, config }, async (request, reply) => {
     const { collection, queries, candidates, ...options } = parseRescore(takenBody(request));
-    return answerWith(request, reply, rankingBytes(rowsOf(queries), options.k, options.names), async (signal) =>
+    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (signal) =>
       toRankings(await client.rescore(collection, queries, candidates, { ...options, signal })),
     );
   });
-  app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA }, async (request, reply) => {
+  app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA, config }, async (request, reply) => {
     const { queries, others, ...options } = parseCosine(takenBody(request));
-    return answerWith(request, reply, 0, async (signal) => {
+    return answerWith(request, reply, { bytes: 0, rows: rowsOf(queries) }, async (signal) => {
       const scores = await client.cosine(queries, others, { ...options, signal });
       const list = toScores(scores);
       gate.makeRoom(request, scores.scores.byteLength); // as many as the collection has rows, which only a worker knows
       return list;
     });
   });
-  app.post('/v1/similarity/spread', { schema: SPREAD_SCHEMA }, async (request, reply) => {
+  app.post('/v1/similarity/spread', { schema: SPREAD_SCHEMA, config }, async (request, reply) => {
     const { graph, seeds, options } = parseSpread(takenBody(request));
-    return answerWith(request, reply, rankingBytes(seeds.length, options.k), async (signal) =>
+    return answerWith(request, reply, ranked(seeds.length, options.k), async (signal) =>
       toRankings(await client.spread(graph, seeds, { ...options, signal })),
     );
   });
 }
 
-/** Nobody needs what was parsed once the route has read it, and a request may wait long. */
-function takenBody(request: FastifyRequest): unknown {
-  const { body } = request;
-  request.body = undefined;
-  return body;
+function ranked(rows: number, k: number, names = false): { readonly bytes: number; readonly rows: number } {
+  return { bytes: rankingBytes(rows, k, names), rows };
 }
 
-function addModels(app: FastifyInstance, { model, reranker, service }: AppParts): void {
-  const own = { object: 'model', created: 0, owned_by: 'shoal' };
-  const embedder = async (): Promise<object> => {
-    const { name: id, revision, dims: dimensions, maxTokens: max_tokens } = model;
+/** A model is there under its own name and under each alias; `root` is the name that all of them stand for. */
+function addModels(app: FastifyInstance, { catalogue, reranker }: Around): void {
+  const own = { object: 'model', created: 0 };
+  const embedder = async ({ model, service }: Served, id: string = model.name): Promise<object> => {
+    const { name: root, revision, dims: dimensions, maxTokens: max_tokens, aliases = [] } = model;
     const simulated = await simulatedNow({ service });
-    return { id, ...own, kind: 'embedder', revision, dimensions, max_tokens, ...simulated };
+    const owned_by = ownerOf(root);
+    return { id, ...own, owned_by, kind: 'embedder', root, aliases, revision, dimensions, max_tokens, ...simulated };
   };
-  const shown = ({ name: id, revision }: ServedReranker): object => ({ id, ...own, kind: 'reranker', revision });
+  const shown = ({ name: id, revision }: ServedReranker): object => ({
+    id,
+    ...own,
+    owned_by: ownerOf(id),
+    kind: 'reranker',
+    root: id,
+    revision,
+  });
   app.get('/v1/models', { schema: MODELS_SCHEMA }, async () => {
     const served = reranker.served().catch(() => []); // while the queue server is away nobody serves anything
     const rerankers = await Promise.race([served, after(SERVICE_MS, [], { ref: false })]);
-    return { object: 'list', data: [await embedder(), ...rerankers.map(shown)] };
+    const embedders = catalogue.all.flatMap((one) =>
+      [one.model.name, ...(one.model.aliases ?? [])].map((id) => embedder(one, id)),
+    );
+    return { object: 'list', data: [...(await Promise.all(embedders)), ...rerankers.map(shown)] };
   });
   app.get<{ Params: { id: string } }>('/v1/models/:id', { schema: MODEL_SCHEMA }, async ({ params: { id } }) => {
-    const found = isModel(id, model)
-      ? undefined
-      : await Promise.race([reranker.named(id).catch(() => undefined), after(SERVICE_MS, undefined, { ref: false })]);
-    if (found !== undefined) return shown(found);
-    checkModel(id, model);
-    return embedder();
+    const found = catalogue.find(id);
+    if (found !== undefined) return embedder(found, found.model.aliases?.includes(id) === true ? id : undefined);
+    const other = reranker.named(id).catch(() => undefined);
+    const known = await Promise.race([other, after(SERVICE_MS, undefined, { ref: false })]);
+    return known === undefined ? embedder(catalogue.named(id)) : shown(known);
   });
 }
 
-function addOperations(app: FastifyInstance, { metrics, readiness, readyNeedsWorkers, service }: AppParts): void {
-  app.get('/healthz', { schema: HEALTH_SCHEMA }, async () => ({ status: 'ok' }));
+/** Of a model of the hub, whose repository it is. */
+function ownerOf(name: string): string {
+  return /^(.+?)--/.exec(name)?.[1] ?? 'shoal';
+}
+
+function addOperations(
+  app: FastifyInstance,
+  { metrics, readiness, readyNeedsWorkers }: AppParts,
+  { first }: Catalogue,
+): void {
+  const config = { isOpen: true } as const;
+  app.get('/healthz', { schema: HEALTH_SCHEMA, config }, async () => ({ status: 'ok' }));
+  for (const other of ['/livez', '/health'])
+    app.get(other, { schema: { hide: true }, config }, async () => ({ status: 'ok' }));
   // Without workers it is ready all the same, unless told otherwise: jobs are accepted and kept, and a fleet that scales
   // from zero needs somebody to take them.
-  app.get('/readyz', { schema: READY_SCHEMA }, async () => {
+  app.get('/readyz', { schema: READY_SCHEMA, config }, async () => {
     const { refusal, reason, message, waiting, workers, drained, isPaused } = await inTime(readiness());
     if (refusal !== undefined) throw writesRefused(refusal, 503);
     if (readyNeedsWorkers && reason !== 'busy') throw unavailable('no_worker', message, RETRY_BUSY_SECONDS);
-    const simulated = await simulatedNow({ service });
+    const simulated = await simulatedNow(first);
     return { status: 'ready', workers: workers + drained, drained, paused: isPaused, waiting, ...simulated };
   });
-  app.get('/metrics', { schema: METRICS_SCHEMA }, async (_request, reply) =>
+  app.get('/metrics', { schema: METRICS_SCHEMA, config: { scope: 'metrics' } }, async (_request, reply) =>
     reply.type(metrics.contentType).send(await metrics.text()),
   );
-  app.get('/openapi.json', { schema: { hide: true } }, async () => app.swagger());
+  app.get('/openapi.json', { schema: { hide: true }, config }, async () => app.swagger());
 }
 
 async function inTime<Answer>(answer: Promise<Answer>): Promise<Answer> {
@@ -314,19 +368,16 @@ async function inTime<Answer>(answer: Promise<Answer>): Promise<Answer> {
 function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyReply, log: Logger): FastifyReply {
   const problem = toProblem(error);
   const { status, code, retryAfterSeconds } = problem.facts;
-  if (status === CALLER_LEFT) log.info({ route: request.routeOptions.url, status }, 'caller left before its answer');
-  if (status >= 500)
-    log.warn(
-      { route: request.routeOptions.url, status, code, err: problem.cause ?? problem },
-      'request could not be answered',
-    );
+  const facts = { route: request.routeOptions.url, requestId: request.id, status };
+  if (status === CALLER_LEFT) log.info(facts, 'caller left before its answer');
+  if (status >= 500) log.warn({ ...facts, code, err: problem.cause ?? problem }, 'request could not be answered');
   if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(spreadSeconds(retryAfterSeconds)));
   const { routeOptions } = request;
   const detail = routeOptions.url?.endsWith('/rerank') === true && { detail: problem.message }; // what Jina's clients show
   return reply
     .status(status)
     .type('application/json; charset=utf-8')
-    .send({ ...problem.body, ...detail });
+    .send({ ...problem.body, ...detail, ...(status === 500 && { request_id: request.id }) });
 }
 
 /** What Node hands over without a request that a route could answer: each is answered in OpenAI's shape, and counted. */
@@ -413,8 +464,8 @@ function notFound(app: FastifyInstance, { method, url, headers }: FastifyRequest
       'method_not_supported',
       null,
       isPreflight
-        ? 'browsers may not ask this server from pages of other origins: it allows none (CORS); ask it from a server ' +
-            'of your own, or put a proxy in front that answers for it'
+        ? 'browsers may not ask this server from pages of other origins: it allows none (CORS). Name them in its ' +
+            'setting httpCors (SHOAL_HTTP_CORS=https://app.example.com), or ask it from a server of your own'
         : `${method} is not possible on ${path}; use ${others.join(' or ')}`,
       405,
     );

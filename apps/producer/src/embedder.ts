@@ -2,8 +2,9 @@
 // input was at fault. Knows no HTTP.
 
 import { randomUUID } from 'node:crypto';
-import { isShoalError } from '@shoal/contract';
-import type { Tokenizer } from '@shoal/core';
+import { isShoalError, promptText, type Prompts } from '@shoal/contract';
+import { loopTurn } from '@shoal/core/base';
+import type { Encoded, Tokenizer } from '@shoal/core';
 import type { EmbedResult, ShoalClient } from '@shoal/client';
 import type { EmbeddingsRequest } from './embeddings-request.ts';
 import type { Usage } from './embeddings-response.ts';
@@ -12,8 +13,13 @@ import { withPatience } from './patience.ts';
 import type { RefusedWrites } from './refused-writes.ts';
 import { idTokenizer, toTokenTexts, tooLong } from './token-rows.ts';
 
+/** In characters; shorter ones are tokenized in less than a millisecond. */
+const LONG_TEXT = 16_384;
+const TEXTS_A_TURN = 32;
+
 export interface EmbedderParts {
   readonly tokenizer: Tokenizer;
+  readonly prompts: Prompts;
   /** A client that tokenizes with this. */
   readonly connect: (tokenizer: Tokenizer) => Promise<ShoalClient>;
   /** How many jobs wait and how many workers there are, as words for a person; undefined when that is not known. */
@@ -41,7 +47,7 @@ export class Embedder {
   /** Vectors, the number of real tokens, and how many inputs were cut. Throws Problem and ShoalError. */
   async embed(
     { input, dimensions, truncate, prompt, normalize }: EmbeddingsRequest,
-    { gone, leftMs }: Answering,
+    { gone, leftMs, tenant }: Answering,
   ): Promise<Usage & { readonly result: EmbedResult }> {
     return withPatience({ ...this.parts, timeoutMs: leftMs(), what: 'no vectors' }, gone, async (signal) => {
       const { texts, cut } = textsOf(input, this.parts.tokenizer, truncate);
@@ -50,6 +56,7 @@ export class Embedder {
         .embed(texts, {
           jobId: randomUUID().replaceAll('-', ''), // several jobs of one request end in "-<first row>"
           class: 'interactive',
+          tenant,
           truncate,
           signal,
           ...(prompt === undefined ? {} : { prompt }),
@@ -59,6 +66,18 @@ export class Embedder {
       const tokens = (result.tokens ?? []).reduce((sum, count) => sum + count, 0);
       return { result, tokens, truncated: cut + Number(Array.isArray(result.truncated) && result.truncated.length) };
     });
+  }
+
+  /** The ids of each text as the model takes them, end tokens included; a prompt goes before, as for `embed`. */
+  async tokens(texts: readonly string[], prompt: string | undefined): Promise<readonly Encoded[]> {
+    const { tokenizer, prompts } = this.parts;
+    const before = promptText(prompts, prompt) ?? '';
+    const encoded: Encoded[] = [];
+    for (const [at, text] of texts.entries()) {
+      if (at % TEXTS_A_TURN === TEXTS_A_TURN - 1) await loopTurn();
+      encoded.push(await inTurns(tokenizer, before + text));
+    }
+    return encoded;
   }
 
   /** Requests that are open end with INTERRUPTED. Safe to call twice. */
@@ -86,6 +105,17 @@ export class Embedder {
     const { jobId, row } = error.fields;
     if (typeof jobId !== 'string' || typeof row !== 'number') return error;
     return tooLong(Number(/-(\d+)$/.exec(jobId)?.[1] ?? 0) + row, undefined, this.parts.tokenizer.maxTokens);
+  }
+}
+
+/** A long text holds nobody up. */
+async function inTurns(tokenizer: Tokenizer, text: string): Promise<Encoded> {
+  if (text.length < LONG_TEXT || tokenizer.encodeSteps === undefined) return tokenizer.encode(text);
+  const steps = tokenizer.encodeSteps(text);
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+    await loopTurn();
   }
 }
 

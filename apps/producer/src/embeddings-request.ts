@@ -3,7 +3,7 @@
 // its end tokens; what they become is token-rows.ts's business.
 
 import { NO_PROMPT, hasPrompts, promptText, storedName, type Prompts } from '@shoal/contract';
-import { checkedBody, oneOf, shownModel, wholeNumber, wrongType } from './body-fields.ts';
+import { checkedBody, list, oneOf, shownModel, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
 import { isWhole, notWhole, type RowEnds, type TokenRows } from './token-rows.ts';
 
@@ -29,6 +29,8 @@ export interface ServedModel {
   /** The store's name, and what requests call it. */
   readonly name: string;
   readonly revision: string;
+  /** What requests may call it besides. */
+  readonly aliases?: readonly string[];
   readonly dims: number;
   readonly vocabularySize: number;
   /** The ids that begin and end each row of its tokenizer. */
@@ -99,21 +101,28 @@ export function rowsAsked({ input }: EmbeddingsRequest): number {
   return input.kind === 'texts' ? input.texts.length : input.rows.length;
 }
 
-export function checkModel(asked: unknown, { name, revision }: ServedModel): void {
+export function checkModel(asked: unknown, model: ServedModel): void {
   if (asked === undefined)
-    throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${name}"`);
+    throw invalid('missing_required_parameter', 'model', `"model" is missing; this server has "${model.name}"`);
   if (typeof asked !== 'string') throw wrongType('model', 'a string', asked);
-  if (isModel(asked, { name, revision })) return;
+  if (isModel(asked, model)) return;
   throw invalid(
     'model_not_found',
     'model',
-    `there is no model ${shownModel(asked)} here; this server has "${name}" (also as "${name}@${revision}")`,
+    `there is no model ${shownModel(asked)} here; this server has ${namesOf(model)}`,
     404,
   );
 }
 
-export function isModel(asked: string, { name, revision }: Pick<ServedModel, 'name' | 'revision'>): boolean {
-  return storedName(asked) === name || asked === `${name}@${revision}`;
+type Named = Pick<ServedModel, 'name' | 'revision' | 'aliases'>;
+
+export function isModel(asked: string, { name, revision, aliases = [] }: Named): boolean {
+  return storedName(asked) === name || asked === `${name}@${revision}` || aliases.includes(asked);
+}
+
+/** As a person may write it: every name of a model. */
+export function namesOf({ name, revision, aliases = [] }: Named): string {
+  return `"${name}" (also as ${[`${name}@${revision}`, ...aliases].map((other) => `"${other}"`).join(', ')})`;
 }
 
 function checkUser(user: unknown): void {
@@ -144,7 +153,7 @@ function parsePrompt(
   return wanted;
 }
 
-function promptNamed(field: string, asked: unknown, model: ServedModel): string | undefined {
+export function promptNamed(field: string, asked: unknown, model: ServedModel): string | undefined {
   if (asked === undefined) return undefined;
   const [first, ...more] = promptNames(model);
   if (first === undefined) {
@@ -160,14 +169,14 @@ function promptNamed(field: string, asked: unknown, model: ServedModel): string 
 }
 
 /** Of a model that normalizes there are no other vectors, so false would be a promise that nobody keeps. */
-function parseNormalize(asked: unknown, { name, isNormalized }: ServedModel): boolean {
+export function parseNormalize(asked: unknown, { name, isNormalized }: ServedModel): boolean {
   if (asked !== undefined && typeof asked !== 'boolean') throw wrongType('normalize', 'true or false', asked);
   if (asked === false && isNormalized)
     throw invalid('invalid_value', 'normalize', `the vectors of ${name} have length 1 and cannot be had otherwise`);
   return asked === true && !isNormalized;
 }
 
-function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefined {
+export function parseDimensions(asked: unknown, { dims }: ServedModel): number | undefined {
   return asked === undefined ? undefined : wholeNumber('dimensions', asked, { from: 1, to: dims });
 }
 
@@ -191,6 +200,13 @@ function parseInput(input: unknown, model: ServedModel): EmbeddingsRequest['inpu
     );
   if (Array.isArray(first)) return { kind: 'tokens', rows: items.map((row, i) => checkRow(row, `input[${i}]`, model)) };
   return { kind: 'texts', texts: items.map((text, i) => checkText(text, `input[${i}]`)) };
+}
+
+/** A text, or several, of a field that takes nothing else. */
+export function textsIn(name: string, asked: unknown): readonly string[] {
+  if (typeof asked === 'string') return [checkText(asked, name)];
+  const texts = list(name, asked, 'a string or an array of strings', MAX_INPUTS);
+  return texts.map((text, at) => checkText(text, `${name}[${at}]`));
 }
 
 export function checkText(text: unknown, param: string): string {

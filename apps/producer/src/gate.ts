@@ -7,6 +7,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { processClock, loopTurn } from '@shoal/core/base';
 import type { Clock, Logger } from '@shoal/core';
 import { hostGuard, type MetricRegistry, type PRODUCER_METRICS } from '@shoal/ops';
+import { callerOf } from './access/caller.ts';
 import { AnswerWatch, READING, type ReadingLimits } from './answer-watch.ts';
 import { ByteBudget, type Hold } from './byte-budget.ts';
 import { Connections, connectionsFor, descriptorLimit } from './connections.ts';
@@ -39,10 +40,12 @@ export interface Answering {
   readonly gone: AbortSignal;
   /** Of the time that the request has, the rest. */
   readonly leftMs: () => number;
+  /** Whose jobs these are. */
+  readonly tenant: string;
 }
 
 /** Answered whatever the others do. */
-const FOR_HEALTH: ReadonlySet<string | undefined> = new Set(['/healthz', '/readyz', '/metrics']);
+const FOR_HEALTH: ReadonlySet<string | undefined> = new Set(['/healthz', '/livez', '/health', '/readyz', '/metrics']);
 /** Less is answered in one piece. */
 const STREAMED_ITEMS = 8;
 
@@ -75,6 +78,11 @@ export class Gate {
       log,
     );
     metrics.onScrape(() => metrics.set('shoal_http_held_bytes', {}, this.budget.usedBytes));
+  }
+
+  /** How many requests are answered at a time. */
+  get maxOpen(): number {
+    return this.options.maxOpenRequests;
   }
 
   /** To be called before routes are registered, and after what counts requests. */
@@ -115,9 +123,11 @@ export class Gate {
     const { requestTimeoutMs } = this.options;
     const deadlineMs = this.clock.nowMs() + requestTimeoutMs;
     const gone = callerGone(reply);
-    const leave = await this.line.enter({ bytes, hold: this.holdOf(request), gone, waitMs: requestTimeoutMs });
+    const { tenant } = callerOf(request);
+    const turn = { bytes, hold: this.holdOf(request), gone, tenant, waitMs: requestTimeoutMs };
+    const leave = await this.line.enter(turn);
     whenOver(request, reply, leave);
-    return answer({ gone, leftMs: () => Math.max(1, Math.ceil(deadlineMs - this.clock.nowMs())) });
+    return answer({ gone, tenant, leftMs: () => Math.max(1, Math.ceil(deadlineMs - this.clock.nowMs())) });
   }
 
   /** Room for what is there already, such as results whose size nobody could know. */

@@ -1,8 +1,8 @@
 // The HTTP producer as a process. Settings come from the environment (docs/settings.md), requests are in docs/http.md.
 
 import { readFileSync } from 'node:fs';
-import { storeFolders } from '@shoal/core';
-import { expectEmbedder, openModel, openTokenizer } from '@shoal/models';
+import { MASTER_KEY_VARIABLE, servedModels, storeFolders, type Settings, type Tokenizer } from '@shoal/core';
+import { expectEmbedder, openModel, openTokenizer, type StoredEmbedder } from '@shoal/models';
 import { serviceMain } from '@shoal/ops/service';
 import { createProducer } from './producer.ts';
 
@@ -10,17 +10,18 @@ process.exit(
   await serviceMain({
     name: 'http',
     start: async (settings, log) => {
-      const model = expectEmbedder(await openModel(settings.model, storeFolders(settings)));
-      const tokenizer = await openTokenizer(
-        model,
-        settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },
-      );
+      const [first, ...others] = await openAll(settings);
+      if (first === undefined) throw new Error('there is always the model of the settings');
       const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
       const { url, stop } = await createProducer({
         redisUrl,
         prefix,
-        model,
-        tokenizer,
+        ...first,
+        others,
+        access: settings.httpAccess,
+        masterKey: process.env[MASTER_KEY_VARIABLE] || undefined,
+        keyFile: settings.httpKeyFile,
+        corsOrigins: settings.httpCors,
         host,
         port,
         requestTimeoutMs,
@@ -40,6 +41,29 @@ process.exit(
     },
   }),
 );
+
+interface OpenModel {
+  readonly model: StoredEmbedder;
+  readonly tokenizer: Tokenizer;
+  readonly aliases: readonly string[];
+}
+
+/** The model of the settings, and those that are served besides. */
+async function openAll({ model, serve, maxTokens, ...settings }: Settings): Promise<readonly OpenModel[]> {
+  const besides = serve === undefined ? [] : servedModels(serve);
+  const opened: OpenModel[] = [];
+  for (const one of [{ model, aliases: [] }, ...besides]) {
+    const stored = expectEmbedder(await openModel(one.model, storeFolders(settings)));
+    const at = opened.findIndex(({ model: { name } }) => name === stored.name);
+    if (at >= 0) {
+      opened[at] = { ...opened[at]!, aliases: [...opened[at]!.aliases, ...one.aliases] };
+      continue;
+    }
+    const tokenizer = await openTokenizer(stored, maxTokens === undefined ? {} : { maxTokens });
+    opened.push({ model: stored, tokenizer, aliases: one.aliases });
+  }
+  return opened;
+}
 
 function version(): string {
   const manifest: unknown = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));

@@ -3,7 +3,7 @@
 // schema can say (that a row of ids is whole, that vectors have the same dimensions, that k times the queries is within
 // bounds) is in the descriptions.
 
-import { MAX_DIMS, MAX_VALUE } from '@shoal/contract';
+import { MAX_DIMS, MAX_VALUE, invariant } from '@shoal/contract';
 import { MAX_INPUTS, promptNames, type ServedModel } from './embeddings-request.ts';
 import { MAX_DOCUMENTS, MAX_TOP_N } from './rerank-request.ts';
 import {
@@ -25,6 +25,11 @@ export type ComponentName =
   | 'ModelList'
   | 'EmbeddingsRequest'
   | 'EmbeddingsResponse'
+  | 'TeiEmbedRequest'
+  | 'TeiEmbedResponse'
+  | 'TokenizeRequest'
+  | 'TokenizeResponse'
+  | 'ServerInfo'
   | 'RerankRequest'
   | 'RerankResponse'
   | 'TeiRerankRequest'
@@ -74,18 +79,13 @@ const listOf = (
 
 const text = { type: 'string', minLength: 1 } as const;
 
-function embeddingsRequest({
-  name,
-  revision,
-  dims,
-  vocabularySize,
-  tokenRows,
-  rowEnds,
-  truncate,
-  prompts,
-  isNormalized,
-}: ServedModel) {
-  const names = promptNames({ prompts });
+/** Of several models everything that one of them takes; which takes what is said by their names in /v1/models. */
+function embeddingsRequest(models: readonly [ServedModel, ...ServedModel[]]) {
+  const { tokenRows, rowEnds, truncate } = models[0];
+  const dims = Math.max(...models.map((model) => model.dims));
+  const vocabularySize = Math.max(...models.map((model) => model.vocabularySize));
+  const isNormalized = models.every((model) => model.isNormalized);
+  const names = [...new Set(models.flatMap((model) => promptNames(model)))];
   const ids = {
     type: 'array',
     items: { type: 'integer', minimum: 0, maximum: vocabularySize - 1 },
@@ -109,7 +109,7 @@ function embeddingsRequest({
           { type: 'array', items: ids, minItems: 1, maxItems: MAX_INPUTS },
         ],
       },
-      model: { type: 'string', ...modelNames(name, revision) },
+      model: { type: 'string', ...modelNames(models) },
       encoding_format: optional({ type: 'string', default: 'float', description: 'base64: float32, little-endian.' }, [
         'float',
         'base64',
@@ -173,11 +173,84 @@ const EMBEDDINGS_RESPONSE = listOf(
 );
 
 /** A model of the hub has a third name, in whatever letters, which no enum lists. */
-function modelNames(name: string, revision: string): object {
-  const names = [name, `${name}@${revision}`];
-  if (!name.includes('--')) return { enum: names, description: 'As in /v1/models.' };
+function modelNames(models: readonly ServedModel[]): Schema {
+  const names = models.flatMap(({ name, revision, aliases = [] }) => [name, `${name}@${revision}`, ...aliases]);
+  if (!names.some((name) => name.includes('--'))) return { enum: names, description: 'As in /v1/models.' };
   return { examples: names, description: 'As in /v1/models, or ORG/NAME of the hub.' };
 }
+
+const texts = {
+  description: 'A text, or texts.',
+  oneOf: [text, { type: 'array', items: text, minItems: 1, maxItems: MAX_INPUTS }],
+};
+
+/** The model of a request that may leave it out, which null says as well. */
+function optionalModel(models: readonly ServedModel[]): Schema {
+  const { enum: names, ...rest } = modelNames(models);
+  return {
+    ...rest,
+    type: ['string', 'null'],
+    ...(Array.isArray(names) ? { enum: [...names, null] } : {}),
+    description: 'The first of /v1/models when left out.',
+  };
+}
+
+function teiEmbedRequest(models: readonly [ServedModel, ...ServedModel[]]): Schema {
+  const { dimensions, normalize, prompt } = embeddingsRequest(models).properties;
+  return {
+    type: 'object',
+    required: ['inputs'],
+    additionalProperties: false,
+    properties: {
+      inputs: texts,
+      normalize: { ...normalize, description: 'Whether vectors have length 1; true when left out.' },
+      truncate: optional({ type: 'boolean', description: 'Whether an input that is too long is cut; else refused.' }),
+      truncation_direction: optional({ type: 'string', description: 'Texts are cut at their end.' }, [
+        'right',
+        'Right',
+        'RIGHT',
+      ]),
+      prompt_name: prompt,
+      dimensions,
+      model: optionalModel(models),
+    },
+  };
+}
+
+const TEI_EMBED_RESPONSE: Schema = { type: 'array', items: { type: 'array', items: { type: 'number' } } };
+
+function tokenizeRequest(models: readonly [ServedModel, ...ServedModel[]]): Schema {
+  const { prompt } = embeddingsRequest(models).properties;
+  return {
+    type: 'object',
+    required: ['input'],
+    additionalProperties: false,
+    properties: { input: texts, model: optionalModel(models), prompt },
+  };
+}
+
+const TOKENIZE_RESPONSE = listOf(
+  object({
+    object: { type: 'string', enum: ['tokens'] },
+    index: { type: 'integer' },
+    count: { type: 'integer' },
+    tokens: { type: 'array', items: { type: 'integer' }, description: 'As the model takes them, end tokens included.' },
+    truncated: { type: 'boolean', description: 'The text has more, which the model would not see.' },
+  }),
+  { model: { type: 'string' }, max_tokens: { type: 'integer', description: 'The longest row of the model.' } },
+);
+
+const SERVER_INFO = object({
+  model_id: { type: 'string' },
+  model_sha: { type: 'string' },
+  served_model_name: { type: 'string' },
+  model_type: object({ embedding: { type: 'object' } }),
+  max_input_length: { type: 'integer' },
+  max_client_batch_size: { type: 'integer' },
+  max_concurrent_requests: { type: 'integer' },
+  auto_truncate: { type: 'boolean' },
+  version: { type: 'string' },
+});
 
 // ---- reranking ----------------------------------------------------------------------------------------------------
 
@@ -443,25 +516,35 @@ const SCORES_LIST = listOf(
 
 // ---- components ---------------------------------------------------------------------------------------------------
 
-const ERROR = object({
-  error: object({
-    message: { type: 'string' },
-    type: { type: 'string' },
-    param: { type: ['string', 'null'] },
-    code: { type: ['string', 'null'] },
-  }),
-});
+const ERROR: Schema = {
+  type: 'object',
+  required: ['error'],
+  properties: {
+    error: object({
+      message: { type: 'string' },
+      type: { type: 'string' },
+      param: { type: ['string', 'null'] },
+      code: { type: ['string', 'null'] },
+    }),
+    request_id: {
+      type: 'string',
+      description: 'With status 500: as in the header x-request-id, and in the log of the server.',
+    },
+  },
+};
 
 const simulated = { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' };
 
 const MODEL: Schema = {
   type: 'object',
-  required: ['id', 'object', 'created', 'owned_by', 'revision', 'kind'],
+  required: ['id', 'object', 'created', 'owned_by', 'root', 'revision', 'kind'],
   properties: {
     id: { type: 'string' },
     object: { type: 'string', enum: ['model'] },
     created: { type: 'integer' },
     owned_by: { type: 'string' },
+    root: { type: 'string', description: 'The name of the model that an alias stands for, or its own.' },
+    aliases: { type: 'array', items: { type: 'string' }, description: 'Of an embedder.' },
     revision: { type: 'string' },
     kind: { type: 'string', enum: ['embedder', 'reranker'], description: 'Whether it gives vectors or scores.' },
     dimensions: { type: 'integer', description: 'Of an embedder.' },
@@ -470,14 +553,21 @@ const MODEL: Schema = {
   },
 };
 
-/** The named schemas, for the model that is served. */
-export function components(model: ServedModel): readonly Schema[] {
+/** The named schemas, for the models that are served. */
+export function components(models: readonly ServedModel[]): readonly Schema[] {
+  invariant(models.length > 0, 'a server has a model');
+  const all = models as readonly [ServedModel, ...ServedModel[]];
   const schemas: Readonly<Record<ComponentName, Schema>> = {
     Error: ERROR,
     Model: MODEL,
     ModelList: listOf(ref('Model')),
-    EmbeddingsRequest: embeddingsRequest(model),
+    EmbeddingsRequest: embeddingsRequest(all),
     EmbeddingsResponse: EMBEDDINGS_RESPONSE,
+    TeiEmbedRequest: teiEmbedRequest(all),
+    TeiEmbedResponse: TEI_EMBED_RESPONSE,
+    TokenizeRequest: tokenizeRequest(all),
+    TokenizeResponse: TOKENIZE_RESPONSE,
+    ServerInfo: SERVER_INFO,
     RerankRequest: RERANK_REQUEST,
     RerankResponse: RERANK_RESPONSE,
     TeiRerankRequest: TEI_RERANK_REQUEST,
@@ -511,7 +601,9 @@ const refusals = (...statuses: readonly [number, string][]): Schema => ({
   ...Object.fromEntries(
     statuses.map(([status, description]) => [status, { description, content: content(ref('Error')) }]),
   ),
-  // another name, another method, a server that stops: each route may be answered so
+  401: { description: 'The API key is missing or wrong.', content: content(ref('Error')) },
+  403: { description: 'The key is not for this, or the server has another name.', content: content(ref('Error')) },
+  // another method, a server that stops: each route may be answered so
   default: { description: 'Anything else that went wrong.', content: content(ref('Error')) },
 });
 
@@ -552,6 +644,24 @@ export const EMBEDDINGS_SCHEMA = asking(
   'embeddings',
   ['EmbeddingsRequest', 'EmbeddingsResponse'],
   'One vector per input, in order.',
+  NO_MODEL,
+);
+
+export const EMBED_TEI_SCHEMA = asking(
+  'embedTexts',
+  'The same in the shape of text-embeddings-inference',
+  'embeddings',
+  ['TeiEmbedRequest', 'TeiEmbedResponse'],
+  'One vector per input, in order.',
+  NO_MODEL,
+);
+
+export const TOKENIZE_SCHEMA = asking(
+  'tokenize',
+  'Token ids of texts',
+  'embeddings',
+  ['TokenizeRequest', 'TokenizeResponse'],
+  'One row per input, in order.',
   NO_MODEL,
 );
 
@@ -628,6 +738,15 @@ export const MODEL_SCHEMA = reading('retrieveModel', 'One model', 'models', {
   }),
   response: { 200: { description: 'It is here.', content: content(ref('Model')) }, ...refusals([404, NO_MODEL]) },
 });
+
+export const INFO_SCHEMA = reading(
+  'serverInfo',
+  'What this server has, as text-embeddings-inference tells it',
+  'models',
+  {
+    response: { 200: { description: 'Of its first model.', content: content(ref('ServerInfo')) }, ...refusals() },
+  },
+);
 
 export const HEALTH_SCHEMA = reading('health', 'Whether this process lives', 'operations', {
   response: { 200: { description: 'It does.', content: content(ref('Health')) }, ...refusals() },

@@ -8,20 +8,48 @@ import type { Logger, Tokenizer } from '@shoal/core';
 import { processClock } from '@shoal/core/base';
 import type { StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
-import { QueueGauge, type AdmissionLimits, type QueueDepth, type QueueService } from '@shoal/queue';
+import {
+  AccessLink,
+  FileApiKeys,
+  QueueGauge,
+  type AdmissionLimits,
+  type QueueDepth,
+  type QueueService,
+} from '@shoal/queue';
+import { Allowances } from './access/allowances.ts';
+import { Doorman, type AccessMode } from './access/doorman.ts';
 import { createApp } from './app.ts';
+import type { Served } from './catalogue.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
+import { isModel } from './embeddings-request.ts';
 import type { GateOptions } from './gate.ts';
 import { RefusedWrites } from './refused-writes.ts';
 import { Reranker } from './reranker.ts';
 import { rowEndsOf, type TokenRows } from './token-rows.ts';
 
+type HttpModel = Pick<StoredModel, 'name' | 'revision' | 'dims' | 'prompts' | 'defaultPrompt' | 'isNormalized'>;
+
 export interface ProducerOptions {
   readonly redisUrl: string;
   readonly prefix: string;
-  readonly model: Pick<StoredModel, 'name' | 'revision' | 'dims' | 'prompts' | 'defaultPrompt' | 'isNormalized'>;
+  readonly model: HttpModel;
   readonly tokenizer: Tokenizer;
+  /** What requests may call the model besides its name. */
+  readonly aliases?: readonly string[];
+  /** Models besides that one, each with its own queue. */
+  readonly others?: readonly {
+    readonly model: HttpModel;
+    readonly tokenizer: Tokenizer;
+    readonly aliases?: readonly string[];
+  }[];
+  /** Whom the server asks for a key. Default "auto". */
+  readonly access?: AccessMode;
+  readonly masterKey?: string | undefined;
+  /** Keys in a file, instead of those on the queue server. */
+  readonly keyFile?: string | undefined;
+  /** Origins of browser pages that may ask. */
+  readonly corsOrigins?: string | undefined;
   readonly host: string;
   /** 0: any free port. */
   readonly port: number;
@@ -62,49 +90,80 @@ const QUEUE_OUTAGE_MS = 10_000;
 const BACKLOG_MS = 500;
 const KNOWN_SERVICE_MS = 1_000;
 
-/** Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
+/**
+ * Listens once the queue server answers. Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there, or
+ * would answer everybody beyond loopback without anybody having said so.
+ */
 export async function createProducer(options: ProducerOptions): Promise<Producer> {
-  const { redisUrl, prefix, model, tokenizer, host, port, requestTimeoutMs, maxOpenRequests, version, log } = options;
-  const gauge = await QueueGauge.connect({ redisUrl, prefix, queue: mainQueue(model.name), log });
-  const similarityGauge = await QueueGauge.connect({ redisUrl, prefix, queue: SIMILARITY_QUEUE, log }).catch(
-    (error: unknown) => closeAndThrow([gauge], error),
-  );
-  const gauges = [gauge, similarityGauge];
+  const closers: Closer[] = [];
+  try {
+    return await openProducer(options, closers);
+  } catch (error) {
+    await closeAll(closers);
+    throw error;
+  }
+}
+
+type Closer = () => Promise<void> | void;
+
+/** In the reverse order: what was opened later needs what was opened before. */
+async function closeAll(closers: readonly Closer[]): Promise<void> {
+  for (const close of closers.toReversed()) await close();
+}
+
+/** Notes what is to be closed as it opens it. */
+async function openProducer(options: ProducerOptions, closers: Closer[]): Promise<Producer> {
+  const { redisUrl, prefix, host, port, requestTimeoutMs, maxOpenRequests, version, log } = options;
+  const closed = <Part extends { close(): Promise<void> }>(part: Part): Part => {
+    closers.push(() => part.close());
+    return part;
+  };
+  const link = closed(await AccessLink.connect({ redisUrl, prefix, log }));
+  const doorman = await Doorman.post({
+    mode: options.access ?? 'auto',
+    store: options.keyFile === undefined ? link.keys : new FileApiKeys(options.keyFile),
+    masterKey: options.masterKey,
+    host,
+    clock: processClock,
+    log,
+  });
+  closers.push(() => doorman.stop());
+  const gaugeOf = async (queue: string): Promise<QueueGauge> =>
+    closed(await QueueGauge.connect({ redisUrl, prefix, queue, log }));
+  const similarityGauge = await gaugeOf(SIMILARITY_QUEUE);
+  const gauge = await gaugeOf(mainQueue(options.model.name));
   const metrics = createMetrics(PRODUCER_METRICS);
   const refusedWrites = new RefusedWrites({ ask: () => gauge.writeRefusal(), clock: processClock });
-  const embedder = await openEmbedder(options, gauge, refusedWrites).catch((error: unknown) =>
-    closeAndThrow(gauges, error),
-  );
-  const served = {
-    name: model.name,
-    revision: model.revision,
-    dims: model.dims,
-    vocabularySize: tokenizer.vocabularySize,
-    maxTokens: tokenizer.maxTokens,
-    rowEnds: rowEndsOf(tokenizer),
-    tokenRows: options.tokenRows ?? 'whole',
-    truncate: options.truncate ?? 'error',
-    prompts: model.prompts,
-    isNormalized: model.isNormalized,
-    ...(model.defaultPrompt !== undefined && { defaultPrompt: model.defaultPrompt }),
+  const gauges = [gauge, similarityGauge];
+  const openModel = async (one: Named, itsGauge: QueueGauge): Promise<Open> => {
+    const embedder = closed(await openEmbedder(options, one, itsGauge, refusedWrites));
+    return { model: servedModel(one, options), embedder, service: recently(itsGauge) };
   };
+  const first = await openModel(options, gauge);
+  const models: [Open, ...Open[]] = [first];
+  for (const one of options.others ?? []) {
+    const itsGauge = await gaugeOf(mainQueue(one.model.name));
+    gauges.push(itsGauge);
+    models.push(await openModel(one, itsGauge));
+  }
   const reranker = new Reranker({
-    client: embedder.textClient,
+    client: first.embedder.textClient,
     served: () => gauge.rerankers(),
-    embedder: model.name,
+    isEmbedder: (asked) => models.some(({ model }) => isModel(asked, model)),
     refusedWrites,
     clock: processClock,
   });
   collect(metrics, gauges, async () => Promise.all((await reranker.queues()).map((queue) => gauge.readOther(queue))));
   const app = await createApp({
-    model: served,
-    embedder,
+    models,
     reranker,
     similarity: { refusedWrites, backlog: () => backlogInWords(similarityGauge) },
     metrics,
     readiness: () => gauge.readiness(),
     readyNeedsWorkers: options.readyNeedsWorkers ?? false,
-    service: recently(gauge),
+    doorman,
+    allowances: new Allowances(link, log),
+    corsOrigins: options.corsOrigins,
     gate: {
       host,
       hosts: options.hosts,
@@ -120,16 +179,43 @@ export async function createProducer(options: ProducerOptions): Promise<Producer
     version,
     log,
   });
-  const closeApp = closer(app);
-  let stopping: Promise<void> | undefined;
-  const stop = (): Promise<void> => (stopping ??= stopAll(closeApp, embedder, gauges));
+  closers.push(closer(app)); // requests that are open need the rest
   try {
     await app.listen({ host, port });
   } catch (error) {
-    await stop();
     throw listenFailure(error, { host, port, what: 'the HTTP producer', setting: 'httpPort' });
   }
-  return { url: addressOf(app.server.address(), host), stop };
+  let stopping: Promise<void> | undefined;
+  return {
+    url: addressOf(app.server.address(), host),
+    stop: () => (stopping ??= closeAll(closers)),
+  };
+}
+
+type Named = Pick<ProducerOptions, 'model' | 'tokenizer' | 'aliases'>;
+
+interface Open extends Served {
+  readonly embedder: Embedder;
+}
+
+function servedModel(
+  { model, tokenizer, aliases = [] }: Named,
+  { tokenRows = 'whole', truncate = 'error' }: ProducerOptions,
+): Served['model'] {
+  return {
+    name: model.name,
+    revision: model.revision,
+    aliases,
+    dims: model.dims,
+    vocabularySize: tokenizer.vocabularySize,
+    maxTokens: tokenizer.maxTokens,
+    rowEnds: rowEndsOf(tokenizer),
+    tokenRows,
+    truncate,
+    prompts: model.prompts,
+    isNormalized: model.isNormalized,
+    ...(model.defaultPrompt !== undefined && { defaultPrompt: model.defaultPrompt }),
+  };
 }
 
 /** Asked anew after a second: a trial ends, and another may begin. What nobody knows yet is asked each time. */
@@ -145,12 +231,14 @@ function recently(gauge: QueueGauge): () => Promise<QueueService | undefined> {
 }
 
 function openEmbedder(
-  { redisUrl, prefix, model, tokenizer, requestTimeoutMs, limits = {}, log }: ProducerOptions,
+  { redisUrl, prefix, requestTimeoutMs, limits = {}, log }: ProducerOptions,
+  { model, tokenizer }: Named,
   gauge: QueueGauge,
   refusedWrites: RefusedWrites,
 ): Promise<Embedder> {
   return Embedder.connect({
     tokenizer,
+    prompts: model,
     refusedWrites,
     backlog: () => backlogInWords(gauge),
     connect: (rowTokenizer) =>
@@ -165,21 +253,6 @@ function openEmbedder(
         giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2),
       }),
   });
-}
-
-async function closeAndThrow(gauges: readonly QueueGauge[], error: unknown): Promise<never> {
-  await Promise.all(gauges.map((gauge) => gauge.close()));
-  throw error;
-}
-
-/** Requests first: they need the client. */
-async function stopAll(
-  closeApp: () => Promise<void>,
-  embedder: Embedder,
-  gauges: readonly QueueGauge[],
-): Promise<void> {
-  await closeApp();
-  await Promise.all([embedder.close(), ...gauges.map((gauge) => gauge.close())]);
 }
 
 function addressOf(address: AddressInfo | string | null, host: string): string {

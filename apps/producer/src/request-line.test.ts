@@ -1,8 +1,10 @@
 // Turns: who is answered, who waits, who is refused and when they should come back.
 
 import { expect, test } from 'vitest';
+import { median, seededRandom } from '@shoal/core/base';
 import { ManualClock } from '@shoal/core/testing';
 import { ByteBudget } from './byte-budget.ts';
+import { spreadSeconds, type Problem } from './problem.ts';
 import { RequestLine } from './request-line.ts';
 
 function setup({ mostOpen = 2, mostWaiting = 3, totalBytes = 1_000 } = {}) {
@@ -16,9 +18,9 @@ function setup({ mostOpen = 2, mostWaiting = 3, totalBytes = 1_000 } = {}) {
   });
   const budget = new ByteBudget({ totalBytes, onRoom: () => line.callNext() });
   const order: string[] = [];
-  const enter = (name: string, { bytes = 0, gone = new AbortController().signal } = {}) => {
+  const enter = (name: string, { bytes = 0, gone = new AbortController().signal, tenant = 'default' } = {}) => {
     const hold = budget.open();
-    const turn = line.enter({ bytes, hold, gone, waitMs: 5_000 }).then((leave) => {
+    const turn = line.enter({ bytes, hold, gone, tenant, waitMs: 5_000 }).then((leave) => {
       order.push(name);
       return () => {
         leave();
@@ -81,4 +83,60 @@ test('a small request passes a large one that has no room, which goes when there
   holding();
   await large;
   expect(order).toEqual(['holding', 'small', 'large']);
+});
+
+test('a turn goes to the tenant that has the fewest, whoever came first', async () => {
+  const { enter, order } = setup({ mostOpen: 2, mostWaiting: 10 });
+  const loud = ['a1', 'a2', 'a3', 'a4'].map((name) => enter(name, { tenant: 'loud' }));
+  const quiet = enter('b1', { tenant: 'quiet' });
+  (await loud[0]!)();
+  await quiet;
+  expect(order).toEqual(['a1', 'a2', 'b1']);
+  (await loud[1]!)();
+  await loud[2];
+  expect(order).toEqual(['a1', 'a2', 'b1', 'a3']);
+});
+
+test('where no more may wait, the newest of the tenant that waits most makes room for one that waits less', async () => {
+  const { enter, order } = setup({ mostOpen: 1, mostWaiting: 3 });
+  const loud = ['a1', 'a2', 'a3', 'a4'].map((name) => enter(name, { tenant: 'loud' }));
+  const quiet = enter('b1', { tenant: 'quiet' });
+  await expect(loud[3]).rejects.toMatchObject({ facts: { status: 429, code: 'too_many_requests' } });
+  await expect(enter('a5', { tenant: 'loud' })).rejects.toMatchObject({ facts: { status: 429 } });
+  (await loud[0]!)();
+  (await loud[1]!)();
+  await quiet;
+  expect(order).toEqual(['a1', 'a2', 'b1']);
+});
+
+test('callers who are told to come back find a place about when they were told to, ten times as many as there are', async () => {
+  const [clock, random] = [new ManualClock(), seededRandom(1)];
+  const line = new RequestLine({ mostOpen: 4, mostWaiting: 12, clock, random });
+  const budget = new ByteBudget({ totalBytes: 1_000 });
+  const [told, took]: [number[], number[]] = [[], []];
+  const ask = (refusedMs?: number, toldMs?: number): void => {
+    const [hold, gone] = [budget.open(), new AbortController().signal];
+    const nowMs = clock.nowMs();
+    line.enter({ bytes: 0, hold, gone, tenant: 'a', waitMs: 1e9 }).then(
+      (leave) => clock.after(100, () => (leave(), ask())),
+      (problem: Problem) => {
+        const seconds = spreadSeconds(problem.facts.retryAfterSeconds!, random);
+        clock.after(seconds * 1_000, () => ask(refusedMs ?? nowMs, toldMs ?? seconds * 1_000));
+        rejected = true;
+      },
+    );
+    let rejected = false;
+    queueMicrotask(() =>
+      queueMicrotask(() => {
+        if (rejected || refusedMs === undefined || nowMs < 60_000) return;
+        told.push(toldMs!);
+        took.push(nowMs - refusedMs);
+      }),
+    );
+  };
+  for (let caller = 0; caller < 160; caller++) clock.after(caller * 10, () => ask());
+  await clock.advance(300_000);
+  expect(took.length).toBeGreaterThan(1_000);
+  expect(median(told) / median(took)).toBeGreaterThan(0.7);
+  expect(median(told) / median(took)).toBeLessThan(1.3);
 });

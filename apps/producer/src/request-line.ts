@@ -1,8 +1,11 @@
 // Requests that are answered, and those that wait for their turn. So many are answered at a time; a request is one of
 // them until its answer is written or its connection closed, and needs room for its answer in the budget of bytes.
-// Others wait, first come first served, but for those whose answers are too large for the room that is left: smaller
-// ones pass them. Too many, or one that has waited its time, is refused with the time to come back, which is spread so
-// that those who were refused together do not come back together.
+// Others wait: the next turn is of the tenant that has the fewest, and among its requests of the first, but for those
+// whose answers are too large for the room that is left: smaller ones pass them. Too many, or one that has waited its
+// time, is refused with the time to come back, which is spread so that those who were refused together do not come back
+// together.
+//
+// Why: docs/decisions/command-and-setup.md#places-to-wait-are-given-by-lot-while-callers-were-told-to-come-back
 
 import type { Clock } from '@shoal/core';
 import { Hold } from './byte-budget.ts';
@@ -12,6 +15,8 @@ export interface RequestLineOptions {
   readonly mostOpen: number;
   readonly mostWaiting: number;
   readonly clock: Clock;
+  /** Default Math.random. */
+  readonly random?: () => number;
   /** How many are answered at present, and how many wait. */
   readonly onChange?: ((open: number, waiting: number) => void) | undefined;
 }
@@ -22,25 +27,34 @@ export interface Turn {
   readonly hold: Hold;
   /** Aborted when nobody waits any more. */
   readonly gone: AbortSignal;
+  /** Who asks: turns and places to wait are shared between tenants. */
+  readonly tenant: string;
   readonly waitMs: number;
 }
 
 interface Waiting extends Turn {
   readonly go: () => void;
+  readonly refuse: (problem: Problem) => void;
 }
 
 /** As many endings say how fast requests are answered. */
 const KNOWN_ENDINGS = 64;
 /** Before any is known. */
 const FIRST_GUESS_SECONDS = 2;
-/** Clients of OpenAI's wait no longer than a minute because a server says so. */
-const MOST_SECONDS = 60;
+/** OpenAI's clients wait no longer than a minute because a server says so; half as long again is added in the answer. */
+const MOST_SECONDS = 40;
+/** What is added on average. */
+const SPREAD = 1.25;
 
 export class RequestLine {
   private readonly options: RequestLineOptions;
-  private readonly waiting: Waiting[] = [];
+  /** By tenant, in the order in which they came; none is empty. */
+  private readonly lines = new Map<string, Waiting[]>();
+  private readonly openOf = new Map<string, number>();
   private readonly endingsMs: number[] = [];
+  private readonly promised = new Promised();
   private open = 0;
+  private waiting = 0;
 
   constructor(options: RequestLineOptions) {
     this.options = options;
@@ -51,47 +65,94 @@ export class RequestLine {
    * connection closed. Rejects with a Problem.
    */
   async enter(turn: Turn): Promise<() => void> {
-    const { mostOpen, mostWaiting } = this.options;
+    const { mostOpen } = this.options;
     if (turn.gone.aborted) throw callerLeft();
     // where a turn is free and others wait all the same, it is for room: what is smaller passes them
-    if (!(this.open < mostOpen && turn.hold.take(turn.bytes))) {
-      if (this.waiting.length >= mostWaiting)
-        throw this.refusal(
-          `${this.open} requests are being answered and ${this.waiting.length} wait, the most there may`,
-        );
+    if (this.open < mostOpen && turn.hold.take(turn.bytes)) this.begins(turn);
+    else {
+      if (this.isFull() && !this.pushOut(turn.tenant)) throw this.full();
       await this.untilCalled(turn);
-    } else this.open += 1;
+    }
     this.changed();
     let isOver = false;
     return () => {
       if (isOver) return;
       isOver = true;
-      this.ended();
+      this.ended(turn);
     };
   }
 
-  /** There is room again in the budget. */
+  /** There is room again in the budget, or a turn: for the tenant that has the fewest, and of its requests the first. */
   callNext(): void {
-    for (let at = 0; at < this.waiting.length && this.open < this.options.mostOpen;) {
-      const next = this.waiting[at]!;
-      if (!next.hold.take(next.bytes)) {
-        at += 1;
-        continue;
-      }
-      this.waiting.splice(at, 1);
-      this.open += 1;
+    while (this.open < this.options.mostOpen) {
+      const tenants = [...this.lines.keys()].sort((a, b) => (this.openOf.get(a) ?? 0) - (this.openOf.get(b) ?? 0));
+      const next = tenants.reduce<Waiting | undefined>(
+        (found, tenant) => found ?? this.firstThatFits(tenant),
+        undefined,
+      );
+      if (next === undefined) return;
+      this.remove(next);
+      this.toTheEnd(next.tenant);
+      this.begins(next);
       next.go();
     }
   }
 
-  /** What to say to a request that cannot be taken; the time is what those before it take. */
+  /** Of tenants with as many turns, whoever was called longest ago is next. */
+  private toTheEnd(tenant: string): void {
+    const line = this.lines.get(tenant);
+    if (line === undefined) return;
+    this.lines.delete(tenant);
+    this.lines.set(tenant, line);
+  }
+
+  private firstThatFits(tenant: string): Waiting | undefined {
+    return this.lines.get(tenant)?.find(({ hold, bytes }) => hold.take(bytes));
+  }
+
+  private begins({ tenant }: Turn): void {
+    this.open += 1;
+    this.openOf.set(tenant, (this.openOf.get(tenant) ?? 0) + 1);
+  }
+
+  /**
+   * While callers were told to come back, half of the places to wait are given by lot, and the fewer the more of them are
+   * taken: else whoever was just answered and asks again takes each place as it becomes free, and who comes back when he
+   * was told to finds none, ever. (Random early detection; S. Floyd and V. Jacobson, 1993.)
+   */
+  private isFull(): boolean {
+    const { mostWaiting, clock, random = Math.random } = this.options;
+    if (this.waiting >= mostWaiting) return true;
+    const half = mostWaiting / 2;
+    return this.waiting > half && this.promised.after(clock.nowMs()) > 0 && random() < (this.waiting - half) / half;
+  }
+
+  /** Whether the newest request of the tenant that waits most made its place free for one that waits less. */
+  private pushOut(tenant: string): boolean {
+    const [most] = [...this.lines.values()].sort((a, b) => b.length - a.length);
+    if (most === undefined || most.length <= (this.lines.get(tenant)?.length ?? 0) + 1) return false;
+    most.at(-1)!.refuse(this.full());
+    return true;
+  }
+
+  private full(): Problem {
+    return this.refusal(`${this.open} requests are being answered and ${this.waiting} wait, the most there may`);
+  }
+
+  /**
+   * What to say to a request that cannot be taken. The time is what those before it take, and those who were told to come
+   * back before it: of ten times as many callers as there are places each then finds one at its first or second return,
+   * and not at its seventh.
+   */
   refusal(found: string): Problem {
-    return overloaded('too_many_requests', `${found}; try again in a while`, this.retryAfterSeconds());
+    const seconds = this.retryAfterSeconds();
+    this.promised.add(this.options.clock.nowMs() + seconds * SPREAD * 1_000);
+    return overloaded('too_many_requests', `${found}; try again in a while`, seconds);
   }
 
   private retryAfterSeconds(): number {
     const [first] = this.endingsMs;
-    const before = this.open + this.waiting.length;
+    const before = this.open + this.waiting + this.promised.after(this.options.clock.nowMs());
     const tookMs = first === undefined ? 0 : this.options.clock.nowMs() - first;
     const seconds = first === undefined ? FIRST_GUESS_SECONDS : (before * tookMs) / 1_000 / this.endingsMs.length;
     return Math.min(MOST_SECONDS, Math.max(1, seconds));
@@ -100,9 +161,7 @@ export class RequestLine {
   private untilCalled(turn: Turn): Promise<void> {
     return new Promise((resolve, reject) => {
       const leave = (problem: Problem): void => {
-        const at = this.waiting.indexOf(waiting);
-        if (at < 0) return;
-        this.waiting.splice(at, 1);
+        if (!this.remove(waiting)) return;
         stop();
         this.changed();
         reject(problem);
@@ -121,19 +180,36 @@ export class RequestLine {
       };
       const waiting: Waiting = {
         ...turn,
+        refuse: leave,
         go: () => {
           stop();
           resolve();
         },
       };
       turn.gone.addEventListener('abort', onGone);
-      this.waiting.push(waiting);
+      const line = this.lines.get(turn.tenant);
+      if (line === undefined) this.lines.set(turn.tenant, [waiting]);
+      else line.push(waiting);
+      this.waiting += 1;
       this.changed();
     });
   }
 
-  private ended(): void {
+  private remove(waiting: Waiting): boolean {
+    const line = this.lines.get(waiting.tenant);
+    const at = line?.indexOf(waiting) ?? -1;
+    if (line === undefined || at < 0) return false;
+    line.splice(at, 1);
+    if (line.length === 0) this.lines.delete(waiting.tenant);
+    this.waiting -= 1;
+    return true;
+  }
+
+  private ended({ tenant }: Turn): void {
     this.open -= 1;
+    const left = (this.openOf.get(tenant) ?? 1) - 1;
+    if (left > 0) this.openOf.set(tenant, left);
+    else this.openOf.delete(tenant);
     this.endingsMs.push(this.options.clock.nowMs());
     if (this.endingsMs.length > KNOWN_ENDINGS) this.endingsMs.shift();
     this.callNext();
@@ -141,6 +217,25 @@ export class RequestLine {
   }
 
   private changed(): void {
-    this.options.onChange?.(this.open, this.waiting.length);
+    this.options.onChange?.(this.open, this.waiting);
+  }
+}
+
+/** How many were told to come back, by the second in which they will: a minute and a half of them at most. */
+class Promised {
+  private readonly bySecond = new Map<number, number>();
+
+  add(atMs: number): void {
+    const second = Math.floor(atMs / 1_000);
+    this.bySecond.set(second, (this.bySecond.get(second) ?? 0) + 1);
+  }
+
+  /** Those who have not come back yet. */
+  after(nowMs: number): number {
+    let count = 0;
+    for (const [second, callers] of this.bySecond)
+      if (second < Math.floor(nowMs / 1_000)) this.bySecond.delete(second);
+      else count += callers;
+    return count;
   }
 }

@@ -15,7 +15,7 @@ const asked: RerankRequest = {
   returnDocuments: false,
   truncate: 'error',
 };
-const answering = { gone: new AbortController().signal, leftMs: () => 60_000 };
+const answering = { gone: new AbortController().signal, leftMs: () => 60_000, tenant: 'default' };
 
 function setup(served: readonly string[], rerank?: Partial<Pick<ShoalClient, 'rerank'>>) {
   const clock = new ManualClock();
@@ -35,7 +35,7 @@ function setup(served: readonly string[], rerank?: Partial<Pick<ShoalClient, 're
       if (state.isAway) throw new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
       return state.served;
     },
-    embedder: 'minilm',
+    isEmbedder: (name) => name === 'minilm' || name.startsWith('minilm@'),
     refusedWrites: { whileWaiting: () => () => undefined },
     clock,
   });

@@ -17,8 +17,8 @@ export interface RerankerParts {
   readonly client: Pick<ShoalClient, 'rerank' | 'whyWaiting'>;
   /** name@revision of every reranker that a live worker serves. Rejects with QUEUE_UNREACHABLE. */
   readonly served: () => Promise<readonly string[]>;
-  /** What this server embeds with, for whoever asks it for scores. */
-  readonly embedder: string;
+  /** Whether this server embeds with a model of this name, for whoever asks that one for scores. */
+  readonly isEmbedder: (asked: string) => boolean;
   readonly refusedWrites: Pick<RefusedWrites, 'whileWaiting'>;
   readonly clock: Pick<Clock, 'nowMs'>;
 }
@@ -87,7 +87,7 @@ export class Reranker {
   private async ask(
     { query, documents, topN, truncate }: RerankRequest,
     { name, revision }: ServedReranker,
-    { gone, leftMs }: Answering,
+    { gone, leftMs, tenant }: Answering,
   ): Promise<RerankResult> {
     const { client, refusedWrites } = this.parts;
     const backlog = async (): Promise<string | undefined> =>
@@ -105,6 +105,7 @@ export class Reranker {
           ...(topN !== undefined && { topN }),
           jobId: randomUUID().replaceAll('-', ''), // several jobs of one request end in "-<first document>"
           class: 'interactive',
+          tenant,
           signal,
         })
         .catch((error: unknown) => Promise.reject(withPlace(error))),
@@ -142,18 +143,16 @@ export class Reranker {
   }
 
   private unknown(asked: string | undefined): Problem {
-    const { embedder } = this.parts;
     const there =
       this.now.length === 0
         ? 'no worker serves a reranker (shoal worker --model ORG/NAME starts one)'
         : `rerankers that are served: ${this.now.map(({ name, revision }) => `"${name}" (also as "${name}@${revision}")`).join(', ')}`;
     if (asked === undefined)
       return invalid('missing_required_parameter', 'model', `"model" is missing, and needed to choose: ${there}`);
-    const isEmbedder = storedName(asked) === embedder || asked.startsWith(`${embedder}@`);
     return invalid(
       'model_not_found',
       'model',
-      isEmbedder
+      this.parts.isEmbedder(asked)
         ? `${shownModel(asked)} gives vectors and no scores; ${there}`
         : `there is no reranker ${shownModel(asked)} here; ${there}`,
       404,

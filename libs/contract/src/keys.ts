@@ -104,6 +104,10 @@ export interface KeySpace {
   request(queue: string, requestId: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
+  /** Hash of what is kept of the keys of HTTP callers, JSON by id; "version" changes with every change of it. */
+  apiKeys(): string;
+  /** Hash of what a key of an HTTP caller has left of its limits, see key-allowance.ts. */
+  allowance(keyId: string): string;
 }
 
 export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
@@ -131,6 +135,8 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     setAside: (queue) => `${prefix}:set-aside:${queue}`,
     request: (queue, requestId) => `${prefix}:request:${queue}:${requestId}`,
     reply: (name) => `${prefix}:reply:${name}`,
+    apiKeys: () => `${prefix}:api-keys`,
+    allowance: (keyId) => `${prefix}:allowance:${keyId}`,
   };
 }
 

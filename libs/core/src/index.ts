@@ -1,5 +1,6 @@
 export {
   DEFAULT_SCOPES,
+  MASTER_KEY_VARIABLE,
   SCOPES,
   apiKeyId,
   digestOf,
@@ -19,6 +20,7 @@ export {
   redactSettings,
   resolveSettings,
   saidOfFolder,
+  servedModels,
   settingValues,
   settingsSchema,
   type SettingSources,

@@ -34,7 +34,7 @@ loopback.addAddress('::1', 'ipv6');
 /** Undefined for a request that may be answered. */
 export function hostGuard({ host, hosts = '' }: HostGuardOptions): HostGuard {
   const given = hosts.split(',').flatMap((name) => plainName(name.trim()) ?? []);
-  const isBeyondLoopback = !isLoopback(plainName(host) ?? host);
+  const isBeyondLoopback = !isLoopbackHost(host);
   const own = new Set([plainName(host), ...(isBeyondLoopback ? [hostname().toLowerCase()] : [])]);
   const isKnown = (name: string): boolean =>
     isLoopback(name) ||
@@ -64,6 +64,11 @@ function plainName(text: string): string | undefined {
   const name = bracketed ?? plain?.replace(/\.$/, '') ?? (isIP(text) === 6 ? text : undefined);
   if (name === undefined || name === '' || (bracketed !== undefined && isIP(bracketed) !== 6)) return undefined;
   return name.toLowerCase();
+}
+
+/** Whether only this machine reaches who listens on it; any other name may lead anywhere. */
+export function isLoopbackHost(host: string): boolean {
+  return isLoopback(plainName(host) ?? host);
 }
 
 function isLoopback(name: string): boolean {

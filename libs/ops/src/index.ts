@@ -1,4 +1,4 @@
-export { hostGuard, type HostGuard, type HostGuardOptions, type HostRefusal } from './host-guard.ts';
+export { hostGuard, isLoopbackHost, type HostGuard, type HostGuardOptions, type HostRefusal } from './host-guard.ts';
 export { listenFailure, type ListenAddress } from './listen-failure.ts';
 export { PRODUCER_METRICS, WORKER_METRICS, type MetricCatalogue, type MetricDefinition } from './metric-catalogue.ts';
 export { createMetrics, type MetricRegistry } from './metrics.ts';

@@ -18,7 +18,7 @@ const STDERR = 2;
 
 /** Whatever a library put into an error or a field: a line never carries the password of a URL. */
 function streamWrite(line: string): string {
-  return /@|passw/i.test(line) ? redactText(line) : line;
+  return /@|passw|shoal_/i.test(line) ? redactText(line) : line;
 }
 
 /** Lines are written before the call returns, so that the last one before a crash is there. */

@@ -9,6 +9,9 @@ export {
   type AdmissionLoad,
   type RecountOptions,
 } from './admission/admission.ts';
+export { AccessLink, type AccessLinkOptions } from './access/access-link.ts';
+export { FileApiKeys, type ApiKeyStore } from './access/api-key-store.ts';
+export type { Allowance, LimitedKey, Use } from './access/key-allowance.ts';
 export {
   BoardQueues,
   UNREADABLE_JOB,

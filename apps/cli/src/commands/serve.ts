@@ -3,7 +3,7 @@
 
 import { once } from 'node:events';
 import { ShoalError, mainQueue } from '@shoal/contract';
-import { flagName, type Settings, redactUrl } from '@shoal/core';
+import { flagName, servedModels, type Settings, redactUrl } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { liveWorkers } from '@shoal/queue';
 import { UpProcess, forkApp, samePort, type App } from '../processes/up-process.ts';
@@ -25,17 +25,32 @@ const SHARED_FLAGS: readonly (keyof Settings)[] = ['redisUrl', 'prefix', 'cacheD
 
 export async function serve(terminal: Terminal, flags: ServeFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  const { name: model } = forHttp(await fetchModel(terminal, settings.model, { settings, isQuiet: false }));
+  const models = await modelsForHttp(terminal, settings);
   await runService(terminal, settings, {
     app: 'producer',
     name: 'HTTP',
     port: 'httpPort',
     stopMs: settings.requestTimeoutMs + BEYOND_REQUESTS_MS,
-    onReady: (terms) => tellOfNoWorker(terminal, model, flags, terms),
+    onReady: (terms) => tellOfNoWorkers(terminal, models, flags, terms),
   });
 }
 
-/** HTTP embeds with one model, and reranks with any reranker that a worker serves. USAGE for a reranker as that one. */
+/** The model of the settings first, then those that HTTP serves besides; each is fetched where it is not there. */
+export async function modelsForHttp(
+  terminal: Terminal,
+  settings: Settings,
+): Promise<readonly [StoredModel, ...StoredModel[]]> {
+  const fetched = async (name: string): Promise<StoredModel> =>
+    forHttp(await fetchModel(terminal, name, { settings, isQuiet: false }));
+  const models: [StoredModel, ...StoredModel[]] = [await fetched(settings.model)];
+  for (const { model } of settings.serve === undefined ? [] : servedModels(settings.serve)) {
+    const stored = await fetched(model);
+    if (models.every(({ name }) => name !== stored.name)) models.push(stored);
+  }
+  return models;
+}
+
+/** HTTP embeds with its models, and reranks with any reranker that a worker serves. USAGE for a reranker as that one. */
 export function forHttp(model: StoredModel): StoredModel {
   if (model.kind === 'embedder') return model;
   const { name } = model;
@@ -107,21 +122,23 @@ async function runService(
  * A request may come before its worker; whoever starts the service without one should hear so, rather than wait with no
  * hint.
  */
-async function tellOfNoWorker(
+export async function tellOfNoWorkers(
   terminal: Terminal,
-  model: string,
+  models: readonly Pick<StoredModel, 'name'>[],
   flags: ServeFlags,
   terms: ConnectionTerms,
 ): Promise<void> {
-  const workers = await withConnection(terms, (connection) =>
-    liveWorkers(connection, mainQueue(model), terms.prefix),
-  ).catch(() => undefined); // told to stop, or the server is away: that is told by others
-  if (workers?.length !== 0) return;
-  say(
-    terminal,
-    `no worker serves the model ${model} yet, and requests wait for one; start one with: ` +
-      `${workerCommand(model, flags)}`,
-  );
+  for (const { name } of models) {
+    const workers = await withConnection(terms, (connection) =>
+      liveWorkers(connection, mainQueue(name), terms.prefix),
+    ).catch(() => undefined); // told to stop, or the server is away: that is told by others
+    if (workers?.length !== 0) continue;
+    say(
+      terminal,
+      `no worker serves the model ${name} yet, and requests wait for one; start one with: ` +
+        `${workerCommand(name, flags)}`,
+    );
+  }
 }
 
 function workerCommand(model: string, flags: ServeFlags): string {

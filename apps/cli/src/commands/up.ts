@@ -4,7 +4,7 @@
 // answers those that are open, then drains the workers, then lets go of the queue server; nothing is left running.
 
 import { once } from 'node:events';
-import { cacheFolder, type Settings, redactUrl } from '@shoal/core';
+import { MASTER_KEY_VARIABLE, cacheFolder, type Settings, redactUrl } from '@shoal/core';
 import { modelSlug } from '@shoal/contract';
 import type { StoredModel } from '@shoal/models';
 import { cudaLibraryProblem } from '@shoal/similarity';
@@ -17,8 +17,8 @@ import {
   type UpProcessOptions,
   type ReadyReport,
 } from '../processes/up-process.ts';
-import { fetchModel, withServer, type QueueServer } from '../processes/session.ts';
-import { forHttp } from './serve.ts';
+import { withServer, type QueueServer } from '../processes/session.ts';
+import { modelsForHttp, tellOfNoWorkers } from './serve.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
@@ -26,14 +26,16 @@ export type UpFlags = Readonly<Record<string, string>> & { readonly json?: boole
 
 /** A part that hangs is killed so long after its own time to stop. */
 const BEYOND_STOP_MS = 5_000;
+/** A queue server that has not told by then who serves which model holds up nobody. */
+const LOOK_MS = 2_000;
 
 export async function up(terminal: Terminal, flags: UpFlags): Promise<void> {
   const settings = await settingsOf(terminal, flags);
-  const model = forHttp(await fetchModel(terminal, settings.model, { settings, isQuiet: false }));
+  const [model, ...others] = await modelsForHttp(terminal, settings);
   const devices = await devicesOf(terminal, flags, settings, model);
   const comparers = await comparersOf(terminal, flags, settings);
   await withServer(terminal, { settings, isQuiet: false }, (server) =>
-    runAll(terminal, { settings, devices, comparers, server, isJson: flags.json === true }),
+    runAll(terminal, { settings, devices, comparers, others, flags, server, isJson: flags.json === true }),
   );
 }
 
@@ -52,9 +54,13 @@ interface RunTerms {
   readonly comparers: readonly Device[];
   readonly server: QueueServer;
   readonly isJson: boolean;
+  /** That HTTP serves besides, and for which no worker is started here. */
+  readonly others: readonly StoredModel[];
+  readonly flags: Readonly<Record<string, string>>;
 }
 
-async function runAll(terminal: Terminal, { settings, devices, comparers, server, isJson }: RunTerms): Promise<void> {
+async function runAll(terminal: Terminal, terms: RunTerms): Promise<void> {
+  const { settings, devices, comparers, server, isJson, others, flags } = terms;
   const ending = AbortSignal.any([terminal.signal, server.lost]);
   ending.throwIfAborted();
   const ended = once(ending, 'abort').then(() => undefined);
@@ -66,6 +72,11 @@ async function runAll(terminal: Terminal, { settings, devices, comparers, server
     ]);
     if (reports !== undefined)
       await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
+    await tellOfNoWorkers(terminal, others, flags, {
+      redisUrl: server.redisUrl,
+      prefix: settings.prefix,
+      signal: AbortSignal.any([ending, AbortSignal.timeout(LOOK_MS)]),
+    });
     await ended;
     say(terminal, 'stopping: requests first, then the workers; a second Ctrl-C does not wait');
   } finally {
@@ -167,7 +178,12 @@ function startParts(
       name,
       hasOthers,
       stopMs: stopMs + BEYOND_STOP_MS,
-      start: (first) => forkApp(app, { ...environment, ...(port === undefined ? {} : samePort(port, first)) }),
+      start: (first) =>
+        forkApp(app, {
+          ...environment,
+          ...(app === 'producer' ? {} : { [MASTER_KEY_VARIABLE]: undefined }), // nobody else's business
+          ...(port === undefined ? {} : samePort(port, first)),
+        }),
       ...told(terminal, name),
     });
   const workersFor = (kind: Settings['kind'], called: string, on: readonly Device[], firstPort: number): UpProcess[] =>

@@ -2,7 +2,7 @@
 // an empty one would only seem to answer.
 
 import { ShoalError } from '@shoal/contract';
-import { cacheFolder, storeFolders } from '@shoal/core';
+import { cacheFolder, storeFolders, type Settings } from '@shoal/core';
 import { queueOfNamed } from '@shoal/models';
 import { attachRunningServer } from '@shoal/private-server';
 import { BoardQueues } from '@shoal/queue';
@@ -21,6 +21,18 @@ export async function withRunningQueue(
   flags: { readonly queue?: string },
   use: (place: RunningQueue) => Promise<void>,
 ): Promise<void> {
+  await withRunningServer(terminal, flags, async (server, settings) => {
+    const queue = flags.queue ?? (await queueOfNamed(settings.model, storeFolders(settings, terminal.environment)));
+    await use({ ...server, queue });
+  });
+}
+
+/** The same with the server alone. */
+export async function withRunningServer(
+  terminal: Terminal,
+  flags: object,
+  use: (server: Omit<RunningQueue, 'queue'>, settings: Settings) => Promise<void>,
+): Promise<void> {
   const settings = await settingsOf(terminal, flags);
   const cacheDir = cacheFolder(settings.cacheDir, terminal.environment);
   const server = await attachRunningServer({
@@ -37,8 +49,7 @@ export async function withRunningQueue(
       { cacheDir },
     );
   try {
-    const queue = flags.queue ?? (await queueOfNamed(settings.model, storeFolders(settings, terminal.environment)));
-    await use({ redisUrl: server.url, prefix: settings.prefix, queue });
+    await use({ redisUrl: server.url, prefix: settings.prefix }, settings);
   } finally {
     await server.release();
   }

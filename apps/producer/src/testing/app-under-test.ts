@@ -6,7 +6,9 @@ import { ShoalError } from '@shoal/contract';
 import { noLog } from '@shoal/core';
 import { PRODUCER_METRICS, createMetrics } from '@shoal/ops';
 import { parseMetrics } from '@shoal/ops/testing';
-import { createApp, type AppParts } from '../app.ts';
+import { ANYBODY } from '../access/caller.ts';
+import { createApp } from '../app.ts';
+import type { AppParts } from '../app-parts.ts';
 import { closer } from '../close-app.ts';
 import type { Answering } from '../gate.ts';
 import type { EmbeddingsRequest } from '../embeddings-request.ts';
@@ -36,6 +38,20 @@ export interface AppUnderTestOptions {
   readonly whileOpen?: (answering: Answering) => Promise<void>;
 }
 
+/** The model of the app, which no file has. */
+export const MINILM = {
+  name: 'minilm',
+  revision: 'abc123',
+  dims: DIMS,
+  vocabularySize: 30_522,
+  rowEnds: { first: 101, last: 102 },
+  tokenRows: 'whole',
+  truncate: 'error',
+  isNormalized: true,
+  prompts: { query: '', passage: '' },
+  maxTokens: 256,
+} as const;
+
 async function nobody(): Promise<never> {
   throw new ShoalError('COLLECTION_UNKNOWN', 'there are no collections here');
 }
@@ -48,35 +64,37 @@ export async function startApp({
   const metrics = createMetrics(PRODUCER_METRICS);
   const asked: EmbeddingsRequest[] = [];
   const app = await createApp({
-    model: {
-      name: 'minilm',
-      revision: 'abc123',
-      dims: DIMS,
-      vocabularySize: 30_522,
-      rowEnds: { first: 101, last: 102 },
-      tokenRows: 'whole',
-      truncate: 'error',
-      isNormalized: true,
-      prompts: { query: '', passage: '' },
-      maxTokens: 256,
-    },
-    embedder: {
-      embed: async (request, answering) => {
-        asked.push(request);
-        await whileOpen(answering);
-        const rows = rowsAsked(request);
-        const dims = request.dimensions ?? DIMS;
-        const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
-        const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
-        const block = { rows, dims, dtype: 'f32', vectors, scales: undefined, row, toFloat32: () => vectors } as const;
-        return {
-          result: { ...block, tokens: undefined, truncated: [], isSimulated: false },
-          tokens: 3 * rows,
-          truncated: 0,
-        };
+    models: [
+      {
+        model: MINILM,
+        embedder: {
+          embed: async (request, answering) => {
+            asked.push(request);
+            await whileOpen(answering);
+            const rows = rowsAsked(request);
+            const dims = request.dimensions ?? DIMS;
+            const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
+            const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
+            const block = {
+              rows,
+              dims,
+              dtype: 'f32',
+              vectors,
+              scales: undefined,
+              row,
+              toFloat32: () => vectors,
+            } as const;
+            return {
+              result: { ...block, tokens: undefined, truncated: [], isSimulated: false },
+              tokens: 3 * rows,
+              truncated: 0,
+            };
+          },
+          tokens: async (texts) => texts.map((text) => ({ ids: [101, ...Buffer.from(text), 102], isTruncated: false })),
+          textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
+        },
       },
-      textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
-    },
+    ],
     reranker: {
       served: async () => [RERANKER],
       named: async (model) => {
@@ -107,6 +125,8 @@ export async function startApp({
       refusal: undefined,
     }),
     readyNeedsWorkers: false,
+    doorman: { callerOf: () => ANYBODY },
+    allowances: { take: async () => undefined, spent: () => undefined },
     version: '0.0.0',
     log: noLog,
     ...parts,

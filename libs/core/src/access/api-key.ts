@@ -46,6 +46,9 @@ export interface NewApiKey {
   readonly expiresMs?: number | undefined;
 }
 
+/** The variable that HTTP's master key comes from; there is no flag, because everybody may read those. */
+export const MASTER_KEY_VARIABLE = 'SHOAL_HTTP_MASTER_KEY';
+
 const SECRET_BYTES = 32;
 const ID_LETTERS = 'abcdefghijklmnopqrstuvwxyz0123456789';
 const FORM = /^shoal_([a-z0-9]{10})_[A-Za-z0-9_-]{43}$/;

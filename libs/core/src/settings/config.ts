@@ -317,8 +317,45 @@ export const settingsSchema = z.strictObject({
   httpHost: host
     .default('127.0.0.1')
     .describe(
-      'Address the HTTP producer listens on. There is no authentication yet: beyond loopback put something in ' +
-        'front of it.',
+      'Address the HTTP producer listens on. Beyond loopback it needs keys (shoal key create), or httpAccess open.',
+    ),
+  httpAccess: z
+    .enum(['auto', 'keys', 'open'])
+    .default('auto')
+    .describe(
+      'Whom HTTP asks for an API key. auto: everybody, once there are any or SHOAL_HTTP_MASTER_KEY is set; while there ' +
+        'are none it answers without, and does not start on an address beyond loopback. keys: everybody in any case. ' +
+        'open: nobody, wherever it listens, because something else asks who is there.',
+    ),
+  httpKeyFile: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'File of API keys (shoal key create writes it), instead of those that are kept on the queue server for all its ' +
+        'HTTP processes. It is looked at every two seconds.',
+    ),
+  httpCors: z
+    .string()
+    .regex(
+      /^(\*|https?:\/\/[A-Za-z0-9.[\]:-]+)(\s*,\s*(\*|https?:\/\/[A-Za-z0-9.[\]:-]+))*$/,
+      'must be origins separated by commas, such as https://app.example.com, or *',
+    )
+    .optional()
+    .describe(
+      'Origins whose pages may ask HTTP from a browser (CORS), separated by commas, or * for all. Unset: none.',
+    ),
+  serve: z
+    .string()
+    .regex(
+      /^[^\s,=@]+(=[^\s,=@]{1,128})?(\s*,\s*[^\s,=@]+(=[^\s,=@]{1,128})?)*$/,
+      'must be models separated by commas, each MODEL or MODEL=ALIAS, such as bge-m3=text-embedding-3-small',
+    )
+    .optional()
+    .describe(
+      'Models that HTTP serves besides model, separated by commas, each MODEL or MODEL=ALIAS; the alias is another name ' +
+        'that requests may call it by, and a model may be there several times for several. Each has its own queue and ' +
+        'needs workers. While model is unset, the first of these is the model.',
     ),
   httpHosts: z
     .string()
@@ -426,6 +463,7 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'redisCa',
   'redisCert',
   'redisKey',
+  'httpKeyFile',
 ];
 
 /** What a folder may choose and is said each time: where texts go, and who may reach us. */
@@ -434,6 +472,8 @@ const SAID_FROM_FOLDER: readonly SettingKey[] = [
   'redisServerName',
   'unsafeServer',
   'httpHost',
+  'httpAccess',
+  'httpCors',
   'metricsHost',
   'dashboardHost',
 ];
@@ -469,7 +509,20 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
     take(key, environment[environmentName(key)], environmentName(key));
   for (const [key, value] of Object.entries(flags)) take(key, value, flagName(key));
   if (environment['SHOAL_FORCE_CPU'] === '1') take('device', 'cpu', 'SHOAL_FORCE_CPU');
+  if (values['model'] === undefined && typeof values['serve'] === 'string')
+    take('model', servedModels(values['serve'])[0]?.model, origins.get('serve') ?? 'serve');
   return withTls(checkSettings(values, origins));
+}
+
+/** The setting `serve`: models in the order in which they are named, each once, with its aliases. */
+export function servedModels(
+  serve: string,
+): readonly { readonly model: string; readonly aliases: readonly string[] }[] {
+  const named = serve.split(',').map((item) => item.trim().split('=', 2) as [string, string?]);
+  return [...Map.groupBy(named, ([model]) => model)].map(([model, items]) => ({
+    model,
+    aliases: [...new Set(items.flatMap(([, alias]) => alias ?? []))],
+  }));
 }
 
 /** All at once, like every other problem, but before them: nothing else in such a file is believed either. */

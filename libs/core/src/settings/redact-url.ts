@@ -24,11 +24,12 @@ export function redactUrl(url: string): string {
   return `${scheme}${slashes}${hasCredentials ? `${HIDDEN}@` : ''}${isPlain ? placeOf(place, isSocket) : HIDDEN}`;
 }
 
-/** The text, with what looks like a URL or a password in it redacted: for messages of others, such as a stack. */
+/** The text, with what looks like a URL, a password or an API key in it redacted: for messages of others, such as a stack. */
 export function redactText(text: string): string {
   return text
     .replaceAll(/\b(?:rediss?(?:\+(?:sentinel|cluster))?|unix):\/*[^\s"'`<>|]*/gi, (found) => redactTail(found))
     .replaceAll(/\b([a-z][a-z0-9+.-]*:\/\/)[^\s"'/]*@/gi, `$1${HIDDEN}@`)
+    .replaceAll(/\b(shoal_[a-z0-9]{10}_)[\w-]{20,}/g, `$1${HIDDEN}`)
     .replaceAll(/(\b\w*passw(?:or)?d\w*["']?\s*[=:]\s*["']?)[^\s"'&,}]+/gi, `$1${HIDDEN}`);
 }
 

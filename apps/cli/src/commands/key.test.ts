@@ -1,0 +1,44 @@
+// `shoal key` as its users meet it: a key is shown once, what is kept does not hold it, and a revoked one is said so.
+
+import { readFileSync } from 'node:fs';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { apiKeyId } from '@shoal/core';
+import { Sandbox } from '../testing/shoal-process.ts';
+
+let box: Sandbox;
+beforeAll(() => {
+  box = new Sandbox();
+});
+afterAll(() => box.remove());
+
+test('a key is made, listed and revoked in a file, and shown once', async () => {
+  const file = ['--http-key-file', 'keys.json'];
+  const made = await box.run(['key', 'create', 'search box', '--tenant', 'acme', '--texts-per-minute', '500', ...file]);
+  const key = made.stdout.trim();
+  const id = apiKeyId(key);
+  expect(id).toBeDefined();
+  expect(made.stderr).toMatch(/shown once.*tenant acme: embed, rerank, similarity, batches/s);
+  expect(made.stderr).toContain('HTTP answers nobody without a key from now on');
+  const kept = readFileSync(box.path('keys.json'), 'utf8');
+  expect(kept).not.toContain(key.split('_')[2]);
+
+  const listed = await box.run(['key', 'list', '--json', ...file]);
+  expect(JSON.parse(listed.stdout)).toMatchObject([{ id, name: 'search box', limits: { texts: 500 }, state: 'good' }]);
+  const revoked = await box.run(['key', 'revoke', id!, 'aaaaaaaaaa', ...file]);
+  expect(revoked).toMatchObject({ code: 2, stderr: expect.stringContaining(`key ${id} (search box) is revoked`) });
+  expect(revoked.stderr).toContain('there is no key aaaaaaaaaa');
+  expect((await box.run(['key', 'list', ...file])).stdout).toMatch(/search box .* 500 texts .* revoked\n/);
+});
+
+test('a scope that nobody knows and an empty name are called wrongly', async () => {
+  const file = ['--http-key-file', 'other.json'];
+  const [scope, name] = await Promise.all([
+    box.run(['key', 'create', 'a', '--scopes', 'embed,emebd', ...file]),
+    box.run(['key', 'create', '', ...file]),
+  ]);
+  expect(scope).toMatchObject({ code: 2, stdout: '' });
+  expect(scope.stderr).toContain(
+    'there is no scope "emebd"; there are embed, rerank, similarity, batches, metrics, admin',
+  );
+  expect(name).toMatchObject({ code: 2, stdout: '', stderr: expect.stringContaining('name') });
+});

@@ -1,0 +1,66 @@
+// What clients of text-embeddings-inference ask beside /rerank: POST /embed and GET /info. And POST /tokenize, in the
+// shape of /v1/embeddings.
+
+import type { FastifyInstance } from 'fastify';
+import type { Around } from '../app-parts.ts';
+import { answerBytes } from '../embeddings-response.ts';
+import { MAX_INPUTS, rowsAsked } from '../embeddings-request.ts';
+import { JsonList } from '../json-stream.ts';
+import { EMBED_TEI_SCHEMA, INFO_SCHEMA, TOKENIZE_SCHEMA } from '../openapi.ts';
+import { takenBody, tellTrial } from '../route-parts.ts';
+import { parseTeiEmbed, parseTokenize } from '../tei-request.ts';
+
+export function addTei(app: FastifyInstance, around: Around): void {
+  const { catalogue, allowances, metrics, gate } = around;
+  const config = { scope: 'embed' } as const;
+  app.post('/embed', { schema: EMBED_TEI_SCHEMA, config }, async (request, reply) => {
+    const body = takenBody(request);
+    const { model, embedder, service } = catalogue.ofBody(body);
+    const asked = parseTeiEmbed(body, model);
+    await allowances.take(request, reply, rowsAsked(asked));
+    const bytes = answerBytes(rowsAsked(asked), asked.dimensions ?? model.dims);
+    return gate.inTurn(request, reply, bytes, async (answering) => {
+      const { result, ...usage } = await embedder.embed(asked, answering);
+      allowances.spent(request, usage.tokens);
+      metrics.count('shoal_http_texts_total', {}, result.rows);
+      metrics.count('shoal_http_tokens_total', {}, usage.tokens);
+      if (usage.truncated > 0) void reply.header('x-shoal-truncated', String(usage.truncated));
+      await tellTrial(reply, { service });
+      return gate.send(reply, new JsonList(result.rows, (at) => [...result.row(at)], {}, 'bare'));
+    });
+  });
+  app.post('/tokenize', { schema: TOKENIZE_SCHEMA, config }, async (request, reply) => {
+    const body = takenBody(request);
+    const { model, embedder } = catalogue.ofBody(body);
+    const { texts, prompt } = parseTokenize(body, model);
+    await allowances.take(request, reply, texts.length);
+    return gate.inTurn(request, reply, 2 * texts.length * model.maxTokens, async () => {
+      const rows = await embedder.tokens(texts, prompt);
+      return gate.send(
+        reply,
+        new JsonList(
+          rows.length,
+          (index) => {
+            const { ids, isTruncated } = rows[index]!;
+            return { object: 'tokens', index, count: ids.length, tokens: [...ids], truncated: isTruncated };
+          },
+          { model: model.name, max_tokens: model.maxTokens },
+        ),
+      );
+    });
+  });
+  app.get('/info', { schema: INFO_SCHEMA }, async () => {
+    const { name, revision, maxTokens, truncate, aliases = [] } = catalogue.first.model;
+    return {
+      model_id: name,
+      model_sha: revision,
+      served_model_name: aliases[0] ?? name,
+      model_type: { embedding: {} },
+      max_input_length: maxTokens,
+      max_client_batch_size: MAX_INPUTS,
+      max_concurrent_requests: around.gate.maxOpen,
+      auto_truncate: truncate === 'end',
+      version: around.version,
+    };
+  });
+}

@@ -1,0 +1,40 @@
+// Written by tools/build-lua.ts from the .lua files of this folder: npm run lua.
+
+import type { Script } from '../../redis/script.ts';
+
+export const USE_ALLOWANCE: Script = {
+  name: 'access/use-allowance',
+  sha: '54e33bf7b568f653db487382d48147ed440199f5',
+  keyCount: 1,
+  lua: [
+    '#!lua flags=allow-oom\n-- Takes from what a key of an HTTP caller may use a minute, or says',
+    ' how long to wait.\n--\n-- Runs: by HTTP before a request of a limited key becomes jobs, and',
+    ' once its tokens are known\n-- KEYS[1] allowance: hash of what is left of each limit, and o',
+    'f when that was so\n-- ARGV[1] asked: 1 where nothing is taken unless something is left of ',
+    'every limit, 0 where it is taken in any case\n-- ARGV[2] requests: how many a minute, 0 for',
+    ' no limit\n-- ARGV[3] texts: the same\n-- ARGV[4] tokens: the same\n-- ARGV[5] used requests:',
+    ' how many to take\n-- ARGV[6] used texts: the same\n-- ARGV[7] used tokens: the same\n-- Answ',
+    'ers: the wait in milliseconds, 0 where it was taken; then what is left of requests, texts ',
+    'and tokens\n-- Writes: allowance\n-- Deletes: nothing\n--\n-- Token buckets: each fills at its',
+    " limit a minute and holds a minute's worth. A request may take more than there is left\n-- ",
+    "and leave less than nothing, which fills up first: so one with more texts than a minute's ",
+    'worth is answered once, and\n-- tokens, which are known afterwards, are counted all the sam',
+    "e.\n-- The server's clock in whole milliseconds since 1970: what several machines write is ",
+    "compared by one clock.\nlocal function serverClockMs()\n  local time = redis.call('TIME')\n  ",
+    'return time[1] * 1000 + math.floor(time[2] / 1000)\nend\nlocal MINUTE_MS = 60000\nlocal allow',
+    "ance, isAsked = KEYS[1], ARGV[1] == '1'\nlocal now = serverClockMs()\nlocal found = redis.ca",
+    "ll('HMGET', allowance, 'at', 'requests', 'texts', 'tokens')\n-- a clock that was set back f",
+    'ills nothing, and does not stop the filling\nlocal passedMs = math.max(0, now - (tonumber(f',
+    'ound[1]) or now))\n\nlocal left, waitMs, untilFullMs = {}, 0, MINUTE_MS\nfor kind = 1, 3 do\n ',
+    ' local limit = tonumber(ARGV[1 + kind])\n  left[kind] = math.min(limit, (tonumber(found[1 +',
+    ' kind]) or limit) + passedMs * limit / MINUTE_MS)\n  if limit > 0 and left[kind] < 1 then\n ',
+    '   waitMs = math.max(waitMs, math.ceil((1 - left[kind]) * MINUTE_MS / limit))\n  end\nend\nif',
+    ' not isAsked then\n  waitMs = 0\nend\nfor kind = 1, 3 do\n  local limit = tonumber(ARGV[1 + ki',
+    'nd])\n  if limit > 0 and waitMs == 0 then\n    left[kind] = left[kind] - tonumber(ARGV[4 + k',
+    'ind])\n  end\n  if limit > 0 then\n    untilFullMs = math.max(untilFullMs, math.ceil((limit -',
+    " left[kind]) * MINUTE_MS / limit))\n  end\nend\nredis.call('HSET', allowance, 'at', now, 'req",
+    "uests', left[1], 'texts', left[2], 'tokens', left[3])\nredis.call('PEXPIRE', allowance, unt",
+    'ilFullMs)\nreturn { waitMs, math.floor(left[1]), math.floor(left[2]), math.floor(left[3]) }',
+    '\n',
+  ].join(''),
+};
