@@ -160,12 +160,43 @@ function refuseHubRevision(where: string, name: string): void {
 /** The options of one call. */
 export function checkCallOptions(call: keyof typeof CALLS, options: object): void {
   refuseUnknown(call, options, CALLS[call]);
-  const { timeoutMs, deadline, tenant }: Record<string, unknown> = { ...options };
+  const { timeoutMs, deadline, tenant, meta }: Record<string, unknown> = { ...options };
   if (timeoutMs !== undefined && !(typeof timeoutMs === 'number' && timeoutMs > 0))
     throw new TypeError(`${call}: timeoutMs is ${shown(timeoutMs)}; it is a number of milliseconds above 0`);
   if (deadline !== undefined && !Number.isFinite(Number(deadline)))
     throw new TypeError(`${call}: deadline is ${shown(deadline)}; it is a Date, or epoch milliseconds`);
   if (tenant !== undefined) refuseTenant(tenant);
+  if (meta !== undefined) checkMeta(call, meta);
+}
+
+/** JSON would drop what it cannot say, or say something else. */
+function checkMeta(call: string, meta: unknown): void {
+  if (typeof meta !== 'object' || meta === null || Array.isArray(meta))
+    throw new TypeError(`${call}: meta is ${shown(meta)}; it is an object with fields of your own`);
+  if (isCyclic(meta)) throw new TypeError(`${call}: meta goes in a circle, which JSON cannot say`);
+  const found = notJson(meta, 'meta');
+  if (found !== undefined)
+    throw new TypeError(
+      `${call}: ${found.path} is ${shown(found.value)}, which JSON cannot say; leave it out or make it a text`,
+    );
+}
+
+function isCyclic(value: unknown, outer: readonly unknown[] = []): boolean {
+  if (typeof value !== 'object' || value === null) return false;
+  return outer.includes(value) || Object.values(value).some((field) => isCyclic(field, [...outer, value]));
+}
+
+function notJson(value: unknown, path: string): { readonly path: string; readonly value: unknown } | undefined {
+  if (value === null || typeof value === 'string' || typeof value === 'boolean' || Number.isFinite(value))
+    return undefined;
+  const isPlain =
+    Array.isArray(value) || (typeof value === 'object' && Object.getPrototypeOf(value) === Object.prototype);
+  if (!isPlain) return { path, value };
+  for (const [name, field] of Object.entries(value as object)) {
+    const found = notJson(field, `${path}.${name}`);
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
 /** A text is iterable as well: its letters would be embedded one by one. */

@@ -17,6 +17,7 @@ import type { ClientOptions } from './embedding.ts';
 import { closedError } from './job-request.ts';
 import { OpenJobs } from './open-jobs.ts';
 import { Replies } from './replies.ts';
+import { recordedIds } from './request-record.ts';
 import { serverOf } from './server-of.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
@@ -43,7 +44,8 @@ export class QueueLine {
   readonly reader: ResultReader;
   private readonly watch: WaitingWatch;
   private canceller: Promise<Canceller> | undefined;
-  private isClosed = false;
+  /** Or closing: nothing is asked over it any more. */
+  isClosed = false;
 
   private constructor(options: ClientOptions, queue: string, producer: JobProducer, reader: ResultReader) {
     const {
@@ -118,9 +120,13 @@ export class QueueLine {
     return (await this.canceller).cancel(jobIds);
   }
 
-  /** The same for all jobs of requests, those of this client among them however many they are. */
-  cancelRequests(requestIds: readonly string[]): Promise<CancelResult[]> {
-    return this.cancel(requestIds.flatMap((id) => [...new Set([id, ...this.jobs.idsOf(id)])]));
+  /** The same for all jobs of requests, however many they are of those of this client, and of submitted ones. */
+  async cancelRequests(requestIds: readonly string[]): Promise<CancelResult[]> {
+    if (this.isClosed) throw closedError();
+    const submitted = await Promise.all(
+      requestIds.map(async (id) => recordedIds(await this.producer.records.read(id))),
+    );
+    return this.cancel(requestIds.flatMap((id, at) => [...new Set([id, ...this.jobs.idsOf(id), ...submitted[at]!])]));
   }
 
   /** What jobs that were delivered returned, as it is stored; undefined where that is forgotten. */

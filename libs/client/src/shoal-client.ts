@@ -350,7 +350,8 @@ export class ShoalClient {
   /**
    * Takes requests back, whoever made them and wherever they are: those that wait have failed with CANCELLED when this
    * resolves, running ones are dropped by their workers in less than a batch. `ids` as given to `embed` (`jobId`) or
-   * `embedStream` (`runId`); of what this client has not open itself, only requests of a single job are found. One
+   * `embedStream` (`runId`) or `submit`; of what this client has not open itself, submitted requests and those of a
+   * single job are found. One
    * result per job that was found.
    */
   async cancel(ids: readonly string[]): Promise<CancelResult[]> {

@@ -150,6 +150,31 @@ test('a request that is taken back is cancelled, and submitted again it is compu
   expect(await (await client.submit(TEXTS, { jobId: 'back' })).result()).toMatchObject(right);
 });
 
+test('any client takes a request of several jobs back by its id', async () => {
+  const name = `m${++models}`;
+  const handle = await (await connect(name)).submit(TEXTS, { jobId: 'whole' });
+  const results = await (await connect(name)).cancel(['whole']);
+  expect(results.map(({ outcome }) => outcome)).toEqual(['cancelled', 'cancelled', 'cancelled']);
+  expect((await handle.status()).state).toBe('cancelled');
+});
+
+test('what finds no room and does not want to wait leaves nothing behind', async () => {
+  const place = { prefix: '{t-submitted-full}', whenFull: 'fail', limits: { maxQueuedRows: 8 } } as const;
+  const client = await connect(`m${++models}`, place);
+  const texts = Array.from({ length: 20 }, (_, n) => `text ${n}`);
+  await expect(client.submit(texts, { jobId: 'large' })).rejects.toMatchObject({ code: 'ADMISSION_REFUSED' });
+  expect(['cancelled', 'expired']).toContain((await client.job('large').status()).state);
+  expect(await client.whyWaiting()).toMatchObject({ waiting: 0 });
+});
+
+test('a client that is closed ends the waits of its handles', async () => {
+  const client = await connect(`m${++models}`);
+  const handle = await client.submit(['a']);
+  const waiting = handle.result().catch((error: unknown) => error);
+  await client.close();
+  expect(await waiting).toMatchObject({ code: 'INTERRUPTED' });
+});
+
 test('a wait that is aborted, or too long, leaves the request as it is', async () => {
   const name = `m${++models}`;
   const client = await connect(name);
@@ -191,6 +216,8 @@ test('wrong calls are refused by name before anything is sent', async () => {
   const untyped = client as unknown as Record<'submit' | 'job', (...values: unknown[]) => unknown>;
   await expect(untyped.submit('hello')).rejects.toThrow('submit takes an array of texts and was given one text');
   await expect(untyped.submit([])).rejects.toThrow('submit needs at least one text');
+  await expect(untyped.submit(['a'], { meta: { at: new Date(0) } })).rejects.toThrow('meta.at is 1970');
+  await expect(untyped.submit(['a'], { meta: { a: { b: undefined } } })).rejects.toThrow('meta.a.b is undefined');
   await expect(untyped.submit(['a'], { timeoutMs: 5 })).rejects.toThrow('submit has no option "timeoutMs"');
   expect(() => untyped.job(7)).toThrow('job takes the id of a request, a text, and found 7');
   expect(() => untyped.job('a', { signal: 1 })).toThrow('job has no option "signal"');

@@ -13,46 +13,19 @@ import {
   isShoalError,
   openResult,
   parseFailedReason,
-  type Meta,
   type OutputDtype,
 } from '@shoal/contract';
 import type { CancelResult, NewJob } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
 import type { JobHandle, JobState, JobStatus, SubmittedResult, WaitOptions } from './embedding.ts';
-import { conflict, type RowsRequest } from './job-request.ts';
+import { closedError, conflict } from './job-request.ts';
 import { checkCallOptions } from './options.ts';
 import type { QueueLine } from './queue-line.ts';
+import { readRecord, recordOf, type NewRequest, type RequestRecord, type RequestPart } from './request-record.ts';
 import { PASSING } from './steps.ts';
 import { joinedRows, storedRows } from './stored-rows.ts';
 import { limited } from './time-limit.ts';
 import { withRows } from './with-rows.ts';
-
-/** What is kept of a request. `parts`: its jobs in order. */
-interface RequestRecord {
-  readonly v: 1;
-  /** name@revision */
-  readonly model: string;
-  readonly rows: number;
-  readonly dtype: OutputDtype;
-  readonly parts: readonly { readonly jobId: string; readonly rows: number; readonly fingerprint: string }[];
-  /** Epoch milliseconds, by the clock of whoever submitted it. */
-  readonly submittedMs: number;
-  readonly meta?: Meta;
-}
-
-export interface NewRequest {
-  readonly requestId: string;
-  readonly model: string;
-  readonly dtype: OutputDtype;
-  readonly meta: Meta | undefined;
-  readonly requests: readonly RowsRequest[];
-}
-
-interface Part {
-  readonly jobId: string;
-  readonly rows: number;
-  readonly fingerprint: string;
-}
 
 type PartState = { readonly state: JobState; readonly error?: ShoalError };
 
@@ -66,7 +39,7 @@ const RETRY_MS = 250;
 /** Results read in one go. */
 const FETCHED_AT_ONCE = 32;
 
-type Line = Pick<QueueLine, 'cancel' | 'producer' | 'reader' | 'replies' | 'whyWaiting' | 'terms'>;
+type Line = Pick<QueueLine, 'cancel' | 'isClosed' | 'producer' | 'reader' | 'replies' | 'whyWaiting' | 'terms'>;
 
 /**
  * Puts all jobs of a request on the queue, waiting for room where it is full, and for the server's disk: whoever submits
@@ -87,7 +60,9 @@ export async function submit(line: Line, request: NewRequest, signal: AbortSigna
     while (jobs.length > 0) jobs = await added(line, jobs, signal);
     await patiently(line, signal, () => line.producer.durable());
   } catch (error) {
-    if (signal?.aborted === true) await line.cancel(record.parts.map(({ jobId }) => jobId)).catch(() => undefined);
+    // what is refused as a whole leaves nothing behind; what the server did not answer may be asked for again
+    if (signal?.aborted === true || isShoalError(error, 'ADMISSION_REFUSED'))
+      await line.cancel(record.parts.map(({ jobId }) => jobId)).catch(() => undefined);
     throw error;
   }
 }
@@ -179,7 +154,7 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
   }
 
   /** Resolves when no job of the request is open any more; rejects with the failure of the first that failed. */
-  private async ended(parts: readonly Part[], signal: AbortSignal | undefined): Promise<void> {
+  private async ended(parts: readonly RequestPart[], signal: AbortSignal | undefined): Promise<void> {
     let [open, lookMs] = [parts, FIRST_LOOK_MS];
     for (;;) {
       const states = await patiently(this.line, signal, () => this.look(open));
@@ -194,7 +169,7 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
     }
   }
 
-  private async look(parts: readonly Part[]): Promise<PartState[]> {
+  private async look(parts: readonly RequestPart[]): Promise<PartState[]> {
     const { producer } = this.line;
     const jobIds = parts.map(({ jobId }) => jobId);
     const [endings, heads] = await Promise.all([producer.endings(jobIds), producer.resultHeads(jobIds)]);
@@ -231,7 +206,7 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
     }) as SubmittedResult<OutputDtype> as SubmittedResult<Dtype>;
   }
 
-  private opened({ jobId, fingerprint }: Part, bytes: Buffer | undefined): ReturnType<typeof openResult> {
+  private opened({ jobId, fingerprint }: RequestPart, bytes: Buffer | undefined): ReturnType<typeof openResult> {
     if (bytes === undefined) throw this.expired();
     const header = decodeResultHeader(bytes);
     if (header !== undefined && header.fingerprint !== fingerprint)
@@ -258,23 +233,6 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
   }
 }
 
-function recordOf({ model, dtype, meta, requests }: NewRequest): RequestRecord {
-  const parts = requests.map(({ jobId, rows, fingerprint }) => ({ jobId, rows, fingerprint }));
-  return {
-    v: 1,
-    model,
-    rows: parts.reduce((sum, { rows }) => sum + rows, 0),
-    dtype,
-    parts,
-    submittedMs: Date.now(),
-    ...(meta !== undefined && { meta }),
-  };
-}
-
-function readRecord(text: string): RequestRecord {
-  return JSON.parse(text) as RequestRecord;
-}
-
 function failedWith(jobId: string, reason: string): PartState {
   const { code, message } = parseFailedReason(reason);
   return { state: code === 'CANCELLED' ? 'cancelled' : 'failed', error: new ShoalError(code, message, { jobId }) };
@@ -298,18 +256,19 @@ function isDone({ state }: PartState): boolean {
 
 /** Tries again what the server cannot do for the moment, for as long as it is waited for. */
 async function patiently<Value>(
-  { terms: { giveUpAfterMs } }: Pick<Line, 'terms'>,
+  line: Pick<Line, 'isClosed' | 'terms'>,
   signal: AbortSignal | undefined,
   work: () => Promise<Value>,
 ): Promise<Value> {
   const sinceMs = performance.now();
   for (;;) {
     if (signal?.aborted === true) throw abortError(signal.reason);
+    if (line.isClosed) throw closedError();
     try {
       return await work();
     } catch (error) {
       const isPassing = isShoalError(error) && PASSING.has(error.code);
-      if (!isPassing || performance.now() - sinceMs > giveUpAfterMs) throw error;
+      if (!isPassing || performance.now() - sinceMs > line.terms.giveUpAfterMs) throw error;
       await pause(RETRY_MS, signal);
     }
   }

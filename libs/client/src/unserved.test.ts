@@ -97,6 +97,8 @@ describe('a fleet with an older worker', () => {
     await expect(client.embed(['one'], { output: { normalize: true } })).rejects.toMatchObject({
       message: expect.stringMatching(/^normalize: true needs .*"gpu-next" of Shoal 0\.1\.5/) as unknown,
     });
+    await expect(client.embed(['one'], { meta: { userId: 5 } })).rejects.toThrow(/^meta needs workers/);
+    await expect(client.submit(['one'], { meta: { userId: 5 } })).rejects.toThrow(/^meta needs workers/);
     expect(await jobsAdded()).toBe(0);
   });
 
