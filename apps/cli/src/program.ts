@@ -63,11 +63,12 @@ function addEmbed(program: Command, terminal: Terminal): void {
     .command('embed')
     .summary('vectors of the texts in files or standard input')
     .description(
-      'Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl or row of a ' +
-        '.csv, every passage of a .md. Rows come out in input order. Starts a queue server and a worker when ' +
+      'Embeds texts through the queue: every line of a .txt, one field of every line of a .jsonl, element of a .json, row ' +
+        'of a .csv or .parquet, every passage of a .md; also .gz and .zst of each but .parquet. Rows come out in input ' +
+        'order; a .parquet of a .parquet keeps all its columns. Starts a queue server and a worker when ' +
         'there are none, and says so.',
     )
-    .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input');
+    .argument('[file...]', FILES_HELP);
   addOutputFlags(command);
   addInputFlags(command);
   command
@@ -80,6 +81,13 @@ function addEmbed(program: Command, terminal: Terminal): void {
       new Option('--truncate <mode>', 'a text longer than the model takes is cut at its end, or an error')
         .choices(['end', 'error'])
         .default('end'),
+    )
+    .addOption(
+      new Option(
+        '--long <mode>',
+        'what becomes of a text longer than a row of the model: cut at its end (as without this flag), chunk: embedded in ' +
+          'pieces whose mean, weighted by tokens, is its vector, or an error',
+      ).choices(['cut', 'chunk', 'error']),
     )
     .option('--dimensions <n>', 'keep only the first n dimensions, normalized again', positiveInteger)
     .option('--normalize', 'vectors of length 1 also from a model that gives each its own length')
@@ -107,22 +115,35 @@ function addOutputFlags(command: Command): void {
   command
     .option(
       '-o, --output <file>',
-      'write to this file (.jsonl, .npy or .arrow) instead of standard output; it appears when it is complete',
+      'write to this file (.jsonl, .csv, both also .gz and .zst, .npy, .arrow, .parquet) instead of standard output; it ' +
+        'appears when it is complete',
     )
     .addOption(
       new Option(
         '--output-format <format>',
-        'jsonl: {"id" or "index", "embedding"} a row; npy: float32 [rows, dims]; arrow: an IPC file with ' +
-          'columns id or index, embedding',
-      ).choices(['jsonl', 'npy', 'arrow']),
+        'jsonl: {"id" or "index", "embedding"} a row; csv: the same as columns; npy: float32 [rows, dims]; arrow: an IPC ' +
+          'file with columns id or index, embedding; parquet: the same, or of Parquet files all their columns and embedding',
+      ).choices(['jsonl', 'csv', 'npy', 'arrow', 'parquet']),
     )
-    .option('--with-text', 'write the texts as well (jsonl and arrow)')
+    .option('--with-text', 'write the texts as well (not npy)')
+    .addOption(
+      new Option(
+        '--dtype <type>',
+        'what a value is stored as: f32 as it is, f16 half the size, i8 a quarter (with a scale a row), binary a bit a ' +
+          'dimension, eight in a byte',
+      ).choices(['f32', 'f16', 'i8', 'binary']),
+    )
+    .option('--vector-field <name>', 'name of the column of vectors in a .parquet (default: "embedding")')
     .option(
       '--shard-rows <n>',
       'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete',
       positiveInteger,
     );
 }
+
+const INPUT_FORMATS = ['text', 'jsonl', 'json', 'csv', 'markdown', 'parquet'];
+const FILES_HELP =
+  '.txt, .jsonl, .json, .csv, .tsv, .md (also .gz, .zst) or .parquet files, or - for standard input; none: standard input';
 
 const DELIMITER_HELP = 'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)';
 const NO_HEADER_HELP = 'the first row of CSV is a record; fields have numbers';
@@ -133,11 +154,11 @@ function addInputFlags(command: Command): void {
       new Option(
         '--format <format>',
         'form of the input, whatever the extension says; standard input is text unless told',
-      ).choices(['text', 'jsonl', 'csv', 'markdown']),
+      ).choices(INPUT_FORMATS),
     )
     .option(
       '--text-field <name>',
-      'field of a JSONL line or CSV row that holds the text, in CSV by name or number (default: "text")',
+      'field of a JSONL line, CSV row or Parquet column that holds the text, in CSV by name or number (default: "text")',
     )
     .option(
       '--id-field <name>',
@@ -165,7 +186,8 @@ Examples:
   shoal embed docs.jsonl --id-field key -o docs.npy
   shoal embed table.csv --text-field comment --id-field 1 -o table.arrow --with-text
   shoal embed docs/*.md -o docs.jsonl
-  shoal embed huge.jsonl -o huge.npy --shard-rows 1000000
+  shoal embed huge.jsonl.zst -o huge.npy --shard-rows 1000000 --dtype f16
+  shoal embed reviews.parquet --text-field comment -o reviews-embedded.parquet --long chunk
 
 What an interrupted run wrote (Ctrl-C, SIGTERM, an error, a crash) is kept in a hidden .OUTPUT.shoal-partial beside the
 output, and the same command goes on with it; with other input, another model or other options it is refused, and
@@ -246,7 +268,7 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
   const build = index
     .command('build')
     .description(
-      'Makes a collection, or its next version: from texts (.txt, .jsonl, .csv, .md), which are embedded ' +
+      'Makes a collection, or its next version: from texts (.txt, .jsonl, .json, .csv, .md, .parquet), which are embedded ' +
         'through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a ' +
         'worker when texts need them. The version appears when it is complete; searches go on with the one ' +
         'before.',
@@ -264,14 +286,7 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
     .option('--ann', 'also an index of candidates for approximate search, with its recall as measured on these rows')
     .addOption(metricOption())
     .option('--keep <n>', 'versions that stay, the new one included', positiveInteger, 2)
-    .addOption(
-      new Option('--format <format>', 'form of texts, whatever the extension says').choices([
-        'text',
-        'jsonl',
-        'csv',
-        'markdown',
-      ]),
-    )
+    .addOption(new Option('--format <format>', 'form of texts, whatever the extension says').choices(INPUT_FORMATS))
     .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text (default: "text")')
     .option('--id-field <name>', 'field that holds the id, which names the row')
     .option('--delimiter <character>', DELIMITER_HELP, delimiter)
@@ -335,7 +350,7 @@ function addRerank(program: Command, terminal: Terminal): void {
         '.csv, every passage of a .md. Starts a queue server and a worker when there are none, and says so.',
     )
     .argument('<question>', 'what the texts are weighed against, in quotes')
-    .argument('[file...]', '.txt, .jsonl, .csv, .tsv or .md files, or - for standard input; none: standard input')
+    .argument('[file...]', FILES_HELP)
     .option('-n, --top <n>', 'texts to show (default: 10; all with --json or -o)', positiveInteger)
     .option('-o, --output <file>', 'write JSON lines to this file (.jsonl) instead; it appears when it is complete');
   addInputFlags(command);

@@ -195,15 +195,16 @@ describe('an output', () => {
   });
 
   test('of a format that nobody knows', () =>
-    expectRefusal(['a.txt', '-o', 'rows.parquet'], {
+    expectRefusal(['a.txt', '-o', 'rows.xlsx'], {
       code: 2,
-      message: 'the output rows.parquet has the extension .parquet; Shoal writes .jsonl, .npy and .arrow',
+      message:
+        'the output rows.xlsx has the extension .xlsx; Shoal writes .jsonl and .csv, both also .gz and .zst, .npy',
     }));
 
   test('that the other flags do not fit', async () => {
     await expectRefusal(['a.txt', '-o', 'out.npy', '--with-text'], {
       code: 2,
-      message: '--with-text needs .jsonl or .arrow',
+      message: '--with-text needs .jsonl, .csv, .arrow or .parquet',
     });
     await expectRefusal(['a.txt', '--shard-rows', '10'], { code: 2, message: '--shard-rows needs an output file' });
     await expectRefusal(['a.txt', '--json'], { code: 2, message: 'needs an output file for the rows: -o FILE' });

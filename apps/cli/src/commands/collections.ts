@@ -29,7 +29,7 @@ import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '
 import { readLines } from '../input/lines.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import { ReadingNotes } from '../input/reading-notes.ts';
-import type { TextFormat, TextRecord } from '../input/record.ts';
+import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
 import { decodeLine } from '../input/utf8.ts';
 import { SkippedList } from '../output/beside.ts';
 import { interruptionReport } from '../output/interruption-report.ts';
@@ -387,8 +387,8 @@ async function* embedded(
     session.noteProgress();
     if (block.kind === 'skipped') {
       say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
-      for (const { index, file, line, id } of block.items)
-        skipped.add({ index, file, line, id, reason: block.error.message });
+      for (const { index, file, line, unit, id } of block.items)
+        skipped.add({ index, file, line, unit, id, reason: block.error.message });
       continue;
     }
     refuseOtherVectors(session, block);
@@ -400,9 +400,12 @@ async function* embedded(
 }
 
 /** Its id, else its place: a search shows it. */
-function nameOf({ id, file, line }: TextRecord): string {
+function nameOf({ id, file, line, unit }: TextRecord): string {
   if (id !== undefined) return String(id);
-  return line === undefined ? file : `${file}:${line}`;
+  // as compilers name a place, and of what is no line in words
+  return line === undefined || unit === undefined
+    ? `${file}${line === undefined ? '' : `:${line}`}`
+    : placeIn(file, line, unit);
 }
 
 async function* chained(
@@ -413,16 +416,21 @@ async function* chained(
   for (const file of files) yield* readVectors(file, { signal, ...(column === undefined ? {} : { column }) });
 }
 
+/** Its texts are read, and no vectors that it may have. */
+function isParquet(file: string): boolean {
+  return /\.(parquet|pq)$/i.test(file);
+}
+
 /** Files of vectors by extension; JSONL is one when its first record holds a vector. */
 async function areVectors(files: readonly string[], { format }: BuildFlags): Promise<boolean> {
   if (files.length === 0)
     throw new ShoalError(
       'USAGE',
-      'name files to make the collection of: texts (.md, .txt, .csv, .jsonl) or vectors (.npy, .arrow, .jsonl)',
+      'name files to make the collection of: texts (.md, .txt, .csv, .jsonl, .parquet) or vectors (.npy, .arrow, .jsonl)',
     );
   if (format !== undefined) return false;
   // Says how to come by one that can be read.
-  for (const file of files) if (vectorFileCure(file) !== undefined) readVectors(file);
+  for (const file of files) if (!isParquet(file) && vectorFileCure(file) !== undefined) readVectors(file);
   const kinds = await Promise.all(
     files.map(async (file) => {
       const found = vectorFormat(file);

@@ -7,7 +7,9 @@ import { open as openFile, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { gunzipSync, gzipSync, zstdDecompressSync } from 'node:zlib';
 import { tableFromIPC } from 'apache-arrow';
+import { parquetReadObjects } from 'hyparquet';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { attachServer, type AttachedServer } from '@shoal/private-server';
 import { SHOAL, Sandbox, says, watch, type Result, type Running } from '../testing/shoal-process.ts';
@@ -100,6 +102,44 @@ describe('with a server and a worker that are there', () => {
     const fromJson = rowsOf(stdout).map((row) => Float32Array.from(row.embedding));
     for (const [row, vector] of vectorsOf(readFileSync(box.path('same.npy'))).entries())
       expect(cosine(vector, fromJson[row]!)).toBeCloseTo(1, 6);
+  });
+
+  test('compressed lines, an array and Parquet in and out hold the same vectors', async () => {
+    const rows = texts(200).map((text, row) => ({ id: `i${row}`, text }));
+    writeFileSync(box.path('p.jsonl.gz'), gzipSync(rows.map((row) => `${JSON.stringify(row)}\n`).join('')));
+    writeFileSync(box.path('p.json'), JSON.stringify(rows, undefined, 1));
+    await done(['p.jsonl.gz', '-o', 'p-out.jsonl.zst']);
+    await done(['p.json', '-o', 'p-own.parquet', '--with-text']);
+    // the columns of that file go along
+    await done(['p-own.parquet', '-o', 'p-out.parquet', '--vector-field', 'again', '--dtype', 'f16']);
+    const expected = rowsOf(zstdDecompressSync(readFileSync(box.path('p-out.jsonl.zst'))).toString());
+    expect(expected.map(({ id }) => id)).toEqual(rows.map(({ id }) => id));
+    const file = Uint8Array.from(readFileSync(box.path('p-out.parquet'))).buffer;
+    const found = await parquetReadObjects({ file, compressors: { GZIP: (page) => gunzipSync(page) } });
+    expect(found.map(({ id, text }) => ({ id: String(id), text: String(text) }))).toEqual(rows);
+    for (const [at, { embedding, again }] of found.entries()) {
+      const vector = expected[at]!.embedding.map(Math.fround);
+      expect([...embedding]).toEqual(vector);
+      expect(vector.filter((value, dim) => !(Math.abs(again[dim] - value) <= Math.abs(value) / 2_048 + 1e-7))).toEqual(
+        [],
+      );
+    }
+  });
+
+  test('long texts may be embedded in pieces, and --dtype i8 has its scales beside a .npy', async () => {
+    writeFileSync(box.path('long.txt'), `short\n${texts(400).join(' ')}\n`);
+    const report = await done(['long.txt', '-o', 'long.npy', '--long', 'chunk', '--json']);
+    expect(JSON.parse(report.stdout)).toMatchObject({ rows: 2, truncated: 0, long: { texts: 1 } });
+    const whole = vectorsOf(readFileSync(box.path('long.npy')));
+    expect(cosine(whole[1]!, whole[1]!)).toBeCloseTo(1, 5);
+    const small = await done(['long.txt', '-o', 'small.npy', '--long', 'chunk', '--dtype', 'i8', '--json']);
+    expect(JSON.parse(small.stdout)).toMatchObject({ scales: 'small.npy.scales.npy' });
+    const values = new Int8Array(readFileSync(box.path('small.npy')).subarray(HEADER_BYTES));
+    const scale = readFileSync(box.path('small.npy.scales.npy')).readFloatLE(HEADER_BYTES + 4);
+    const far = [...values.subarray(DIMS)].filter(
+      (value, dim) => !(Math.abs(value * scale - whole[1]![dim]!) <= scale),
+    );
+    expect(far).toEqual([]);
   });
 
   test('.npy into a pipe is spooled: its header counts the rows', async () => {

@@ -4,18 +4,20 @@
 import { randomUUID } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { ShoalError, missingPrompt, promptText } from '@shoal/contract';
+import { ShoalError, missingPrompt, promptText, type OutputDtype } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import { expectEmbedder, type StoredModel } from '@shoal/models';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
+import { cutLong, pooled, type Piece } from '../input/long-texts.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import type { TextFormat } from '../input/record.ts';
 import { SkippedList, skippedPath } from '../output/beside.ts';
 import { leftovers, removeRun } from '../output/earlier-run.ts';
+import { refuseUncarriable } from '../output/carried-columns.ts';
 import { interruptionReport } from '../output/interruption-report.ts';
 import { withOutputLock } from '../output/output-lock.ts';
 import { openEncoder } from '../output/row-encoder.ts';
-import type { RowForm } from '../output/row-form.ts';
+import type { CarriedFile, RowForm } from '../output/row-form.ts';
 import {
   FileWriter,
   SpooledWriter,
@@ -38,6 +40,7 @@ import {
 import {
   checkTarget,
   existingShards,
+  outputCompression,
   outputFormat,
   shardTarget,
   type FileTarget,
@@ -65,6 +68,11 @@ export interface EmbedFlags {
   readonly onError: 'fail' | 'skip';
   readonly prompt?: string;
   readonly truncate: 'end' | 'error';
+  /** What becomes of a text that is longer than a row; undefined: as `truncate` says. */
+  readonly long?: 'cut' | 'chunk' | 'error';
+  readonly dtype?: OutputDtype;
+  /** Of Parquet: the column of the vectors. */
+  readonly vectorField?: string;
   readonly dimensions?: number;
   /** Undefined: as the model has it. */
   readonly normalize?: boolean;
@@ -79,14 +87,17 @@ export interface EmbedFlags {
   readonly quiet?: boolean;
 }
 
-export async function embed(terminal: Terminal, files: readonly string[], flags: EmbedFlags): Promise<void> {
+export async function embed(terminal: Terminal, files: readonly string[], given: EmbedFlags): Promise<void> {
+  const flags = withLong(given);
   const settings = await settingsOf(terminal, flags);
   refuseSilentTerminal(terminal, files);
   const inputs = await checkInputs(files, flags.format);
   const format = outputFormat(flags.output, flags.outputFormat);
   const target = await checkTarget(flags.output, inputs);
   refuseBinaryToTerminal(terminal, target, format);
+  outputCompression(flags.output, format);
   refuseFlagsWithoutEffect(inputs, target, format, flags);
+  refuseLostColumns(inputs, format, flags);
   const standing: Standing = { left: undefined, earlier: undefined };
   try {
     const request = { settings, flags, inputs, format, target, standing };
@@ -162,7 +173,7 @@ async function embedClaimed(
     hasHeader,
     skipsBad: onError === 'skip',
     onSkip: (record) => skipped.add(record),
-    hasOneColumn: format === 'arrow',
+    hasOneColumn: format !== 'jsonl' && format !== 'npy' && carriedOf(inputs, format) === undefined,
   });
   const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped, standing };
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
@@ -190,7 +201,7 @@ async function writeNothing(terminal: Terminal, request: CheckedRequest): Promis
   // an input that has become empty is another one, and was refused; rows are here only where there is one of both
   const { writer } = await openWriter(terminal, { ...request, earlier: earlier?.rows === 0 ? undefined : earlier });
   await writer.finish();
-  await tellDone(terminal, { rows: 0, rowsBefore: 0, truncated: 0, failed: 0 }, request, { seconds: 0 });
+  await tellDone(terminal, { rows: 0, rowsBefore: 0, truncated: 0, failed: 0, long: NO_LONG }, request, { seconds: 0 });
 }
 
 interface Request {
@@ -218,7 +229,7 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
     const done = await stream(terminal, session, { ...request, writer, state });
     await writer.finish();
     const seconds = (performance.now() - startedMs) / 1_000;
-    await tellDone(terminal, done, request, { seconds, idsFile: idsFileOf(writer) });
+    await tellDone(terminal, done, request, { seconds, ...besideOf(writer) });
   } catch (error) {
     const left = await writer.abandon();
     request.standing.left = left;
@@ -230,16 +241,16 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
 interface Ending {
   readonly seconds: number;
   readonly idsFile?: string | undefined;
+  readonly scalesFile?: string | undefined;
 }
 
 /** A report for programs, or a sentence for people. */
 async function tellDone(terminal: Terminal, done: Done, request: CheckedRequest, ending: Ending): Promise<void> {
   const { flags, records, target } = request;
-  if (flags.quiet !== true && flags.json !== true)
-    say(terminal, summary(done, request, ending.seconds, ending.idsFile));
+  if (flags.quiet !== true && flags.json !== true) say(terminal, summary(done, request, ending));
   if (flags.quiet !== true) records.sayNotes();
   if (flags.json !== true || target.kind !== 'file') return;
-  const { rows, rowsBefore, truncated, failed } = done;
+  const { rows, rowsBefore, truncated, failed, long } = done;
   const skipped = records.skipped + failed;
   await print(
     terminal,
@@ -251,7 +262,9 @@ async function tellDone(terminal: Terminal, done: Done, request: CheckedRequest,
       skipped,
       output: placeOf(target, flags, rows),
       ...(skipped === 0 ? {} : { skippedList: skippedPath({ path: target.name }) }),
+      ...(long.texts === 0 ? {} : { long }),
       ...(ending.idsFile === undefined ? {} : { ids: ending.idsFile }),
+      ...(ending.scalesFile === undefined ? {} : { scales: ending.scalesFile }),
     })}\n`,
   );
 }
@@ -261,7 +274,11 @@ interface Done {
   readonly rowsBefore: number;
   readonly truncated: number;
   readonly failed: number;
+  /** Texts that were embedded in pieces by this run (--long chunk), and the pieces. */
+  readonly long: { readonly texts: number; readonly pieces: number };
 }
+
+const NO_LONG = { texts: 0, pieces: 0 };
 
 /** Records to the client, blocks to the writer. */
 async function stream(
@@ -277,31 +294,42 @@ async function stream(
   let rows = state.rows;
   let truncated = 0;
   let failed = 0;
+  const long = { ...NO_LONG };
   try {
-    const blocks = session.client.embedStream(
-      records.from(state.position, flags.truncate === 'error' ? session.tokenizer : undefined),
-      {
-        runId: state.runId,
-        startAt: state.position,
-        signal: session.signal,
-        truncate: flags.truncate,
-        onError: flags.onError,
-        ...(flags.prompt === undefined ? {} : { prompt: flags.prompt }),
-        ...(flags.tenant === undefined ? {} : { tenant: flags.tenant }),
-        ...(flags.class === undefined ? {} : { class: flags.class }),
-        output: {
-          ...(flags.dimensions !== undefined && { dimensions: flags.dimensions }),
-          ...(wantsUnit(flags, session.model) && { normalize: true }),
-        },
+    const options = {
+      signal: session.signal,
+      truncate: flags.truncate,
+      onError: flags.onError,
+      ...(flags.prompt === undefined ? {} : { prompt: flags.prompt }),
+      ...(flags.tenant === undefined ? {} : { tenant: flags.tenant }),
+      ...(flags.class === undefined ? {} : { class: flags.class }),
+      output: {
+        ...(flags.dimensions !== undefined && { dimensions: flags.dimensions }),
+        ...(wantsUnit(flags, session.model) && { normalize: true }),
       },
-    );
+    };
+    const [runId, startAt] = [state.runId, state.position];
+    const source = records.from(startAt, flags.truncate === 'error' ? session.tokenizer : undefined);
+    const pieces = (): AsyncIterable<Piece> =>
+      cutLong(source, session.tokenizer, promptText(session.model, flags.prompt) ?? '', (count) => {
+        long.texts++;
+        long.pieces += count;
+      });
+    const blocks =
+      flags.long === 'chunk'
+        ? // pieces are counted from where this run begins, so that they are named by that as well
+          pooled(session.client.embedStream(pieces(), { ...options, runId: `${runId}-${startAt}`, startAt: 0 }), {
+            isUnit: session.model.isNormalized || flags.normalize === true,
+            startAt,
+          })
+        : session.client.embedStream(source, { ...options, runId, startAt });
     for await (const block of blocks) {
       session.noteProgress();
       if (block.kind === 'skipped') {
         failed += block.rows;
         say(terminal, `skipped ${records.placeOf(block.items)}: ${block.error.message}`);
-        for (const { index, file, line, id } of block.items)
-          skipped.add({ index, file, line, id, reason: block.error.message });
+        for (const { index, file, line, unit, id } of block.items)
+          skipped.add({ index, file, line, unit, id, reason: block.error.message });
         continue;
       }
       refuseOtherVectors(session, block);
@@ -317,7 +345,7 @@ async function stream(
       bar.update(rows, records.estimateTotal(bytes));
     }
     session.signal.throwIfAborted();
-    return { rows, rowsBefore: state.rows, truncated, failed };
+    return { rows, rowsBefore: state.rows, truncated, failed, long };
   } finally {
     bar.stop();
   }
@@ -346,13 +374,13 @@ function refuseFlagsWithoutEffect(
   inputs: readonly Input[],
   target: Target,
   format: OutputFormat,
-  { withText, shardRows, ...fields }: EmbedFlags,
+  { withText, shardRows, vectorField, ...fields }: EmbedFlags,
 ): void {
   if (fields.idField !== undefined && format === 'npy' && target.kind !== 'file')
     throw new ShoalError(
       'USAGE',
       '--id-field has no place in a .npy that goes into a pipe or a device: .npy holds numbers and nothing else. With ' +
-        '-o FILE.npy the ids are written beside it, and .jsonl and .arrow hold them',
+        '-o FILE.npy the ids are written beside it, and .jsonl, .csv, .arrow and .parquet hold them',
     );
   if (fields.json === true && target.kind !== 'file')
     throw new ShoalError(
@@ -361,13 +389,67 @@ function refuseFlagsWithoutEffect(
         'rows of .jsonl are JSON as they are',
     );
   if (withText === true && format === 'npy')
-    throw new ShoalError('USAGE', '--with-text needs .jsonl or .arrow: .npy holds numbers and nothing else');
+    throw new ShoalError(
+      'USAGE',
+      '--with-text needs .jsonl, .csv, .arrow or .parquet: .npy holds numbers and nothing else',
+    );
+  if (vectorField !== undefined && format !== 'parquet')
+    throw new ShoalError('USAGE', '--vector-field names a column of a .parquet, and the output is none');
   if (shardRows !== undefined && target.kind !== 'file')
     throw new ShoalError(
       'USAGE',
       '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy',
     );
   refuseFieldsWithoutEffect(inputs, fields);
+}
+
+/** `--long` says it for both; two flags that say different things are refused. */
+function withLong(flags: EmbedFlags): EmbedFlags {
+  const { long, truncate } = flags;
+  if (long === undefined) return flags;
+  if (truncate === 'error' && long !== 'error')
+    throw new ShoalError('USAGE', `--truncate error refuses long texts and --long ${long} does not; give one of them`);
+  return { ...flags, truncate: long === 'error' ? 'error' : 'end' };
+}
+
+/** The files whose columns go along: Parquet out of Parquet. */
+function carriedOf(inputs: readonly Input[], format: OutputFormat): readonly CarriedFile[] | undefined {
+  if (format !== 'parquet' || inputs.length === 0) return undefined;
+  const files = inputs.flatMap(({ path, parquet }) =>
+    path === undefined || parquet === undefined ? [] : [{ path, parquet }],
+  );
+  return files.length === inputs.length ? files : undefined;
+}
+
+/** What a Parquet file has beside its texts goes along or is said not to. */
+function refuseLostColumns(inputs: readonly Input[], format: OutputFormat, flags: EmbedFlags): void {
+  if (format === 'npy' && flags.dtype === 'i8' && (flags.output === undefined || flags.output === '-'))
+    throw new ShoalError(
+      'USAGE',
+      '--dtype i8 has scales beside a .npy, and there is no place beside a pipe: -o FILE.npy',
+    );
+  const files = carriedOf(inputs, format);
+  if (files === undefined) {
+    if (format === 'parquet' && inputs.some(({ parquet }) => parquet !== undefined))
+      throw new ShoalError(
+        'USAGE',
+        'the columns of a Parquet file go along into a .parquet, and some of the inputs are no Parquet files; embed ' +
+          'them apart',
+      );
+    return;
+  }
+  const carried: readonly (readonly [boolean, string])[] = [
+    [flags.withText === true, '--with-text: the text goes along with the other columns of a Parquet file'],
+    [flags.shardRows !== undefined, '--shard-rows: a .parquet of a .parquet keeps its row groups, in one file'],
+    [
+      flags.dtype === 'i8',
+      '--dtype i8 needs a column of scales, which does not go beside the columns of a Parquet file; take f16 or ' +
+        'binary, or write .arrow',
+    ],
+  ];
+  const [, problem] = carried.find(([isAsked]) => isAsked) ?? [];
+  if (problem !== undefined) throw new ShoalError('USAGE', problem);
+  refuseUncarriable(files, flags.vectorField ?? 'embedding');
 }
 
 function refuseDimensions(model: StoredModel, dimensions: number | undefined): void {
@@ -503,6 +585,10 @@ function runRequest(model: StoredModel, { settings, flags, inputs, format }: Req
     '--on-error': flags.onError,
     '--prompt': flags.prompt,
     '--truncate': flags.truncate,
+    '--long': flags.long === 'chunk' ? 'chunk' : undefined,
+    '--dtype': flags.dtype === 'f32' ? undefined : flags.dtype,
+    '--vector-field': flags.vectorField,
+    'compression of the output': outputCompression(flags.output, format),
     '--dimensions': flags.dimensions,
     '--normalize': wantsUnit(flags, model) ? true : undefined,
     '--max-tokens': settings.maxTokens,
@@ -547,7 +633,17 @@ type WriterRequest = Pick<
 
 async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{ writer: RowWriter; state: RunState }> {
   const { target, format, dims, asked, flags, records } = request;
-  const form: RowForm = { format, dims, hasIds: records.hasIds, withText: flags.withText === true, model: asked.model };
+  const form: RowForm = {
+    format,
+    dims,
+    hasIds: records.hasIds,
+    withText: flags.withText === true,
+    model: asked.model,
+    dtype: flags.dtype ?? 'f32',
+    compression: outputCompression(flags.output, format),
+    vectorField: flags.vectorField,
+    carried: carriedOf(request.inputs, format),
+  };
   const fresh: RunState = {
     v: 1,
     runId: randomUUID(),
@@ -607,10 +703,9 @@ function stdoutSink(terminal: Terminal): ByteSink {
 }
 
 function summary(
-  { rows, rowsBefore, truncated, failed }: Done,
+  { rows, rowsBefore, truncated, failed, long }: Done,
   { records: { skipped }, target, flags }: Pick<Request, 'records' | 'target' | 'flags'>,
-  seconds: number,
-  idsFile?: string,
+  { seconds, idsFile, scalesFile }: Ending,
 ): string {
   const place = target.kind === 'file' ? ` → ${placeOf(target, flags, rows)}` : '';
   if (rows === 0 && failed + skipped === 0) return `the input is empty: 0 rows${place}`;
@@ -620,16 +715,19 @@ function summary(
   const parts = [`${rows.toLocaleString('en')} ${rows === 1 ? 'row' : 'rows'}${place} in ${duration(seconds)}${pace}`];
   if (rowsBefore > 0) parts.push(`${rowsBefore.toLocaleString('en')} of them were there before`);
   if (truncated > 0) parts.push(`${truncated.toLocaleString('en')} truncated at the model’s length`);
+  if (long.texts > 0)
+    parts.push(`${long.texts.toLocaleString('en')} long ones in ${long.pieces.toLocaleString('en')} pieces`);
   if (skipped + failed > 0) {
     const list = target.kind === 'file' ? `, listed in ${skippedPath({ path: target.name })}` : '';
     parts.push(`${(skipped + failed).toLocaleString('en')} skipped${list}`);
   }
   if (idsFile !== undefined) parts.push(`their ids in ${idsFile}`);
+  if (scalesFile !== undefined) parts.push(`their scales in ${scalesFile}`);
   return parts.join('; ');
 }
 
-function idsFileOf(writer: RowWriter): string | undefined {
-  return writer instanceof FileWriter ? writer.idsFile : undefined;
+function besideOf(writer: RowWriter): Pick<Ending, 'idsFile' | 'scalesFile'> {
+  return writer instanceof FileWriter ? { idsFile: writer.idsFile, scalesFile: writer.scalesFile } : {};
 }
 
 function placeOf(target: FileTarget, { shardRows }: EmbedFlags, rows: number): string {

@@ -173,13 +173,13 @@ async function tell(terminal: Terminal, { records, result, target, flags, second
 }
 
 /** Without what a record does not have. */
-function lineOf({ index, id, file, line, text }: TextRecord, rank: number, score: number): string {
-  return `${JSON.stringify({ rank, score, index, id, file, line, text })}\n`;
+function lineOf({ index, id, file, line, unit = 'line', text }: TextRecord, rank: number, score: number): string {
+  return `${JSON.stringify({ rank, score, index, id, file, [unit]: line, text })}\n`;
 }
 
 function passageOf(record: TextRecord, rank: number, score: number, columns: number, isColored: boolean): string {
-  const { id, file, line, text } = record;
-  const place = typeof id === 'string' && line === undefined ? id : placeIn(file, line);
+  const { id, file, line, unit, text } = record;
+  const place = typeof id === 'string' && line === undefined ? id : placeIn(file, line, unit);
   const named = id === undefined || place === id ? place : `${place}  ${id}`;
   const wrapped = text.split('\n').flatMap((one) => (one.trim() === '' ? [] : wrap(one, columns - 4)));
   const shown = wrapped.length === 0 ? ['(empty)'] : wrapped.slice(0, SHOWN_LINES);

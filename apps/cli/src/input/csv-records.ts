@@ -2,11 +2,12 @@
 // in which the text cannot be found makes the whole file unreadable; a row with too few or too many fields only itself.
 
 import { ShoalError } from '@shoal/contract';
+import { withoutCompression } from '../compression.ts';
 import { readCsv, type CsvRow } from './csv.ts';
 import { placeIn, type Found, type RecordOptions } from './record.ts';
 
 export async function* csvRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
-  const delimiter = options.delimiter ?? (/\.tsv$/i.test(options.name) ? '\t' : ',');
+  const delimiter = options.delimiter ?? (/\.tsv$/i.test(withoutCompression(options.name)) ? '\t' : ',');
   let columns: Columns | undefined;
   for await (const row of readCsv(chunks, { delimiter, maxLineBytes: options.maxLineBytes, notes: options.notes })) {
     if (columns === undefined) {

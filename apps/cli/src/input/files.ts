@@ -7,8 +7,12 @@ import { open, stat, type FileHandle } from 'node:fs/promises';
 import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
+import { compressionIn, compressionOf, withoutCompression } from '../compression.ts';
+import { readFooter, type ParquetFile } from '../parquet/footer.ts';
 import type { BadRecord, RecordOptions, TextFormat, TextRecord } from './record.ts';
-import { readRecords } from './records.ts';
+import { decompressed } from './decompress.ts';
+import { parquetRecords } from './parquet-records.ts';
+import { numbered, readRecords } from './records.ts';
 import { binaryProblem, unknownFormat } from './refuse-binary.ts';
 
 const HEAD_BYTES = 64 * 1024;
@@ -18,10 +22,13 @@ const FORMAT_OF: Readonly<Record<string, TextFormat>> = {
   '.text': 'text',
   '.jsonl': 'jsonl',
   '.ndjson': 'jsonl',
+  '.json': 'json',
   '.csv': 'csv',
   '.tsv': 'csv',
   '.md': 'markdown',
   '.markdown': 'markdown',
+  '.parquet': 'parquet',
+  '.pq': 'parquet',
 };
 
 /** How a later run knows that it reads the same bytes. */
@@ -45,6 +52,8 @@ export interface Input {
   readonly identity: InputIdentity | undefined;
   /** Undefined for pipes and devices, whose size nobody knows. */
   readonly bytes: number | undefined;
+  /** Of a Parquet file: what its footer says. */
+  readonly parquet?: ParquetFile;
 }
 
 /** Every FILE as an input, or one error that names every problem. `-` and an empty list mean standard input. */
@@ -56,6 +65,7 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
     names.map((name) => (name === '-' ? standardInput(format) : checkFile(name, format))),
   );
   const problems = checked.filter((one) => 'code' in one);
+  if (names.includes('-') && format === 'parquet') throw new ShoalError('USAGE', noParquetStream('standard input'));
   if (problems.length === 0) return checked.filter((one) => 'name' in one);
   const code = problems.find((one) => one.code === 'FILE_UNREADABLE')?.code ?? 'USAGE';
   throw new ShoalError(code, problems.map((one) => one.message).join('\n'), { files: problems.length });
@@ -69,16 +79,18 @@ export interface FieldFlags {
   readonly header: boolean;
 }
 
+const WITH_FIELDS: ReadonlySet<TextFormat> = new Set(['jsonl', 'json', 'csv', 'parquet'] as const);
+
 /** Only a record has fields: a line of JSON that is read as plain text would be embedded with its braces and names. */
 export function refuseFieldsWithoutEffect(
   inputs: readonly Input[],
   { textField, idField, delimiter, header }: FieldFlags,
 ): void {
   const flag = textField !== undefined ? '--text-field' : idField === undefined ? undefined : '--id-field';
-  if (flag !== undefined && !inputs.some(({ format }) => format === 'jsonl' || format === 'csv'))
+  if (flag !== undefined && !inputs.some(({ format }) => WITH_FIELDS.has(format)))
     throw new ShoalError(
       'USAGE',
-      `${flag} is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv ` +
+      `${flag} is about fields of JSONL, JSON, CSV and Parquet, and no input is any of them; say --format jsonl or --format csv ` +
         'where an extension does not',
     );
   const ofCsv = delimiter !== undefined ? '--delimiter' : header ? undefined : '--no-header';
@@ -113,25 +125,42 @@ export async function* readInputs(
 ): AsyncGenerator<TextRecord | BadRecord> {
   let next = 0;
   for (const input of inputs) {
-    for await (const record of readRecords(chunksOf(input, options), {
-      ...options,
-      format: input.format,
-      name: input.name,
-      firstIndex: next,
-    })) {
+    const own = { ...options, format: input.format, name: input.name, firstIndex: next };
+    const records =
+      input.path !== undefined && input.parquet !== undefined
+        ? numbered(parquetFound(input.path, input.parquet, options), own)
+        : readRecords(textsOf(input, options), own);
+    for await (const record of records) {
       next = record.index + 1;
       yield record;
     }
   }
 }
 
-async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGenerator<Buffer> {
+/** Bytes are counted in proportion, since only some columns are read. */
+function parquetFound(path: string, parquet: ParquetFile, { onBytes, ...options }: ReadOptions) {
+  let counted = 0;
+  return parquetRecords(path, parquet, options, (rows) => {
+    const bytes = Math.round((parquet.bytes * rows) / Math.max(1, parquet.rows));
+    onBytes(bytes - counted);
+    counted = bytes;
+  });
+}
+
+/** What is text at last; a compressed file is counted by its own bytes. */
+async function* textsOf(input: Input, options: ReadOptions): AsyncGenerator<Buffer> {
   let isFirst = true;
+  for await (const chunk of decompressed(chunksOf(input, options), input.name)) {
+    if (isFirst) refuseBinary(input.name, chunk);
+    isFirst = false;
+    yield chunk;
+  }
+}
+
+async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGenerator<Buffer> {
   try {
     for await (const chunk of input.path === undefined ? stdin : await openChunks(input.path)) {
       const bytes = Buffer.isBuffer(chunk) ? chunk : Buffer.from(String(chunk));
-      if (isFirst) refuseBinary(input.name, bytes);
-      isFirst = false;
       onBytes(bytes.length);
       yield bytes;
     }
@@ -155,6 +184,13 @@ function openPipe(path: string): AsyncIterable<unknown> {
 
 type Problem = { readonly code: 'USAGE' | 'FILE_UNREADABLE'; readonly message: string };
 
+function noParquetStream(name: string): string {
+  return (
+    `${name} cannot be read as Parquet: a Parquet file says at its end where its columns lie, and is compressed within. ` +
+    'Name a file on a disk, not compressed around it'
+  );
+}
+
 function standardInput(format: TextFormat | undefined): Input {
   return {
     name: 'standard input',
@@ -177,7 +213,7 @@ function standardInputFacts(): { inode: string | undefined; bytes: number | unde
 }
 
 async function checkFile(name: string, given: TextFormat | undefined): Promise<Input | Problem> {
-  const format = given ?? FORMAT_OF[extname(name).toLowerCase()];
+  const format = given ?? FORMAT_OF[extname(withoutCompression(name)).toLowerCase()];
   try {
     const facts = await stat(name);
     if (facts.isDirectory())
@@ -187,10 +223,13 @@ async function checkFile(name: string, given: TextFormat | undefined): Promise<I
       };
     if (format === undefined) return { code: 'USAGE', message: unknownFormat(name) };
     const inode = `${facts.dev}:${facts.ino}`;
+    if (format === 'parquet' && (!facts.isFile() || compressionOf(name) !== undefined))
+      return { code: 'USAGE', message: noParquetStream(name) };
     if (!facts.isFile()) return { name, path: name, format, inode, identity: undefined, bytes: undefined };
     const file = await open(name, constants.O_RDONLY);
     try {
-      const head = await readHead(file, name);
+      const head = await readHead(file, name, format);
+      const parquet = format === 'parquet' ? { parquet: await readFooter(file, name) } : {};
       return {
         name,
         path: name,
@@ -198,6 +237,7 @@ async function checkFile(name: string, given: TextFormat | undefined): Promise<I
         inode,
         identity: { path: resolve(name), bytes: facts.size, modifiedMs: facts.mtimeMs, head },
         bytes: facts.size,
+        ...parquet,
       };
     } finally {
       await file.close();
@@ -210,10 +250,11 @@ async function checkFile(name: string, given: TextFormat | undefined): Promise<I
   }
 }
 
-async function readHead(file: FileHandle, name: string): Promise<string> {
+async function readHead(file: FileHandle, name: string, format: TextFormat): Promise<string> {
   const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0);
   const head = buffer.subarray(0, bytesRead);
-  refuseBinary(name, head);
+  // the bytes of a compressed file say nothing of its texts, and a Parquet file has a head of its own
+  if (format !== 'parquet' && compressionIn(head) === undefined) refuseBinary(name, head);
   return createHash('sha256').update(head).digest('hex');
 }
 

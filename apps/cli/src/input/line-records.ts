@@ -1,6 +1,8 @@
-// Records of plain text and of JSONL, where a line is a record. Decides what a bad line is; an empty line is an empty
-// text in plain text and nothing in JSONL.
+// Records of plain text and of JSONL, where a line is a record, and of an array of JSON, where an element is one. Decides
+// what a bad line is; an empty line is an empty text in plain text and nothing in JSONL.
 
+import { ShoalError } from '@shoal/contract';
+import { ArrayProblem, readArray } from './json-array.ts';
 import { LineEnds, MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
 import type { Found, RecordId, RecordOptions } from './record.ts';
 import { decodeLine } from './utf8.ts';
@@ -18,13 +20,36 @@ export async function* lineRecords(chunks: AsyncIterable<Buffer>, options: Recor
   options.notes?.add('loneCarriageReturns', ends.strange);
 }
 
+/** Elements of an array: objects as a line of JSONL has them, or strings, which are texts. `line` is the element's number. */
+export async function* arrayRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
+  try {
+    for await (const elements of readArray(chunks, options.maxLineBytes))
+      for (const { number, bytes } of elements) yield { line: number, ...readElement(bytes, options) };
+  } catch (error) {
+    if (!(error instanceof ArrayProblem)) throw error;
+    throw new ShoalError('INPUT_INVALID', `${options.name}: ${error.message}`, { file: options.name });
+  }
+}
+
+function readElement(bytes: Buffer | undefined, options: RecordOptions): Content {
+  if (bytes === undefined) return { problem: tooLong('element', options) };
+  const { text: json, problem } = decodeLine({ number: 0, byteOffset: 0, bytes });
+  if (problem !== undefined) return { problem: problem.replace(/ at byte (\d+)/, ' at byte $1 of the element') };
+  const parsed = parseJson(json);
+  if ('problem' in parsed) return parsed;
+  return typeof parsed.value === 'string'
+    ? { id: undefined, text: parsed.value }
+    : recordOf(parsed.value, options, 'expected an object or a string');
+}
+
+function tooLong(what: 'line' | 'element', { maxLineBytes = MAX_LINE_BYTES }: RecordOptions): string {
+  return `the ${what} is longer than ${maxLineBytes / 1024 / 1024} MiB; split it, a model reads a few hundred words of a text`;
+}
+
 type Content = { readonly id: RecordId | undefined; readonly text: string } | { readonly problem: string };
 
 function readRecord(line: Line, options: RecordOptions): Content | undefined {
-  if (line.bytes === undefined) {
-    const limit = (options.maxLineBytes ?? MAX_LINE_BYTES) / 1024 / 1024;
-    return { problem: `the line is longer than ${limit} MiB; split it, a model reads a few hundred words of a text` };
-  }
+  if (line.bytes === undefined) return { problem: tooLong('line', options) };
   const { text, problem } = decodeLine({ ...line, bytes: line.bytes });
   if (problem !== undefined) return { problem };
   // a byte order mark and nothing else: an empty file
@@ -32,13 +57,15 @@ function readRecord(line: Line, options: RecordOptions): Content | undefined {
   return options.format === 'text' ? { id: undefined, text } : readJson(text, options);
 }
 
-function readJson(line: string, { textField = 'text', idField }: RecordOptions): Content | undefined {
+function readJson(line: string, options: RecordOptions): Content | undefined {
   if (line.trim() === '') return undefined;
   const parsed = parseJson(line);
-  if ('problem' in parsed) return parsed;
-  const { value } = parsed;
+  return 'problem' in parsed ? parsed : recordOf(parsed.value, options, 'expected a JSON object');
+}
+
+function recordOf(value: unknown, { textField = 'text', idField }: RecordOptions, expected: string): Content {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
-    return { problem: `expected a JSON object, found ${kindOf(value)}` };
+    return { problem: `${expected}, found ${kindOf(value)}` };
   const text: unknown = ownField(value, textField);
   if (text === undefined)
     return { problem: `the object has no field "${textField}"${fieldsOf(value)}; name the field with --text-field` };

@@ -7,7 +7,7 @@ import { say, type Terminal } from '../terminal.ts';
 import { readInputs, type Input, type ReadOptions } from './files.ts';
 import { untilAborted } from './until-aborted.ts';
 import { ReadingNotes, isEmptyText } from './reading-notes.ts';
-import { placeIn, type BadRecord, type RecordId, type TextRecord } from './record.ts';
+import { placeIn, type BadRecord, type PlaceUnit, type RecordId, type TextRecord } from './record.ts';
 
 export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes' | 'notes'> {
   /** Bad records are left out, each with a note; else the first one ends the run. */
@@ -23,6 +23,8 @@ export interface SkippedRecord {
   readonly index: number;
   readonly file: string;
   readonly line: number | undefined;
+  /** What `line` counts; undefined: lines. */
+  readonly unit?: PlaceUnit | undefined;
   readonly id: RecordId | undefined;
   readonly reason: string;
 }
@@ -134,13 +136,13 @@ export class RecordReader {
     if (!this.#skips) throw new ShoalError('INPUT_INVALID', `${problem}. --on-error skip leaves such records out`);
     this.skipped++;
     say(this.#terminal, `skipped ${problem}`);
-    const { index, file, line } = record;
-    this.#onSkip?.({ index, file, line, id: 'id' in record ? record.id : undefined, reason: problem });
+    const { index, file, line, unit } = record;
+    this.#onSkip?.({ index, file, line, unit, id: 'id' in record ? record.id : undefined, reason: problem });
   }
 }
 
-function nameOf({ file, line, id }: TextRecord): string {
-  return `${placeIn(file, line)}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
+function nameOf({ file, line, unit, id }: TextRecord): string {
+  return `${placeIn(file, line, unit)}${id === undefined ? '' : ` (id ${JSON.stringify(id)})`}`;
 }
 
 function otherKind(record: TextRecord, first: TextRecord): string {

@@ -2,7 +2,7 @@
 
 import type { ReadingNotes } from './reading-notes.ts';
 
-export const TEXT_FORMATS = ['text', 'jsonl', 'csv', 'markdown'] as const;
+export const TEXT_FORMATS = ['text', 'jsonl', 'json', 'csv', 'markdown', 'parquet'] as const;
 export type TextFormat = (typeof TEXT_FORMATS)[number];
 export type RecordId = string | number;
 
@@ -16,12 +16,22 @@ export interface TextRecord {
    */
   readonly file: string;
   readonly line: number | undefined;
+  /** What `line` counts, from 1. Absent: lines. */
+  readonly unit?: PlaceUnit;
+}
+
+/** What a place in a file is counted in: lines, elements of an array of JSON, rows of Parquet. */
+export type PlaceUnit = 'line' | 'element' | 'row';
+
+export function unitOf(format: TextFormat): PlaceUnit {
+  return format === 'json' ? 'element' : format === 'parquet' ? 'row' : 'line';
 }
 
 export interface BadRecord {
   readonly index: number;
   readonly file: string;
   readonly line: number | undefined;
+  readonly unit?: PlaceUnit;
   /** File, line and what is wrong there, for a person. */
   readonly problem: string;
 }
@@ -50,6 +60,6 @@ export type Found =
   | { readonly line: number | undefined; readonly problem: string };
 
 /** How a message calls a place. */
-export function placeIn(file: string, line: number | undefined): string {
-  return line === undefined ? file : `${file}, line ${line}`;
+export function placeIn(file: string, line: number | undefined, unit: PlaceUnit = 'line'): string {
+  return line === undefined ? file : `${file}, ${unit} ${line}`;
 }

@@ -1,11 +1,11 @@
 // Any file into records. How each form is cut into them is the business of line-records.ts, csv-records.ts and
-// markdown-records.ts; whether a bad one ends the run is the caller's decision. Never looks at the queue or the model.
+// markdown-records.ts (of Parquet, which is no stream, parquet-records.ts); whether a bad one ends the run is the caller's decision. Never looks at the queue or the model.
 
 import { csvRecords } from './csv-records.ts';
-import { lineRecords } from './line-records.ts';
+import { arrayRecords, lineRecords } from './line-records.ts';
 import { markdownRecords } from './markdown-records.ts';
 import type { ReadingNotes } from './reading-notes.ts';
-import { placeIn, type BadRecord, type Found, type RecordOptions, type TextRecord } from './record.ts';
+import { placeIn, unitOf, type BadRecord, type Found, type RecordOptions, type TextRecord } from './record.ts';
 
 /**
  * Characters of a text that are kept. A model reads some hundred words; without a bound, rows in flight could fill the
@@ -16,16 +16,25 @@ export const MAX_TEXT_CHARACTERS = 1024 * 1024;
 /**
  * The records of one file. Throws INPUT_INVALID when nothing of the file can be read: a header without the text field.
  */
-export async function* readRecords(
+export function readRecords(
   chunks: AsyncIterable<Buffer>,
   options: RecordOptions,
 ): AsyncGenerator<TextRecord | BadRecord> {
-  let index = options.firstIndex;
-  for await (const found of foundIn(chunks, options)) {
-    const { name: file } = options;
+  return numbered(foundIn(chunks, options), options);
+}
+
+/** Records with their places in the whole input. */
+export async function* numbered(
+  records: AsyncGenerator<Found>,
+  { firstIndex, name: file, format, notes }: RecordOptions,
+): AsyncGenerator<TextRecord | BadRecord> {
+  let index = firstIndex;
+  const unit = unitOf(format);
+  const place = unit === 'line' ? {} : { unit };
+  for await (const found of records) {
     yield 'text' in found
-      ? { index, id: found.id, text: clip(found.text, options.notes), file, line: found.line }
-      : { index, file, line: found.line, problem: `${placeIn(file, found.line)}: ${found.problem}` };
+      ? { index, id: found.id, text: clip(found.text, notes), file, line: found.line, ...place }
+      : { index, file, line: found.line, ...place, problem: `${placeIn(file, found.line, unit)}: ${found.problem}` };
     index++;
   }
 }
@@ -35,10 +44,14 @@ function foundIn(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGe
     case 'text':
     case 'jsonl':
       return lineRecords(chunks, options);
+    case 'json':
+      return arrayRecords(chunks, options);
     case 'csv':
       return csvRecords(chunks, options);
     case 'markdown':
       return markdownRecords(chunks, options);
+    case 'parquet':
+      throw new Error('Parquet is read from a file (parquet-records.ts), and not from a stream');
   }
 }
 

@@ -2,16 +2,13 @@
 // works as it stands.
 
 import { basename, extname } from 'node:path';
+import { withoutCompression } from '../compression.ts';
 import { TEXT_FORMATS } from './record.ts';
 
 /** How much of a head is looked at for NUL bytes; text files have none. */
 const BINARY_BYTES = 8 * 1024;
 
 type Cure = (name: string) => string;
-
-const toJsonl: Cure = (name) =>
-  `duckdb -c "COPY (FROM '${name}') TO '${stem(name)}.jsonl' (FORMAT json)", or with pandas: python3 -c "import pandas; ` +
-  `pandas.read_parquet('${name}').to_json('${stem(name)}.jsonl', orient='records', lines=True, force_ascii=False)"`;
 
 interface Kind {
   readonly what: string;
@@ -21,16 +18,21 @@ interface Kind {
 }
 
 const KINDS: readonly Kind[] = [
-  { what: 'a Parquet file', extensions: ['.parquet'], magic: Buffer.from('PAR1'), cure: toJsonl },
   {
-    what: 'compressed by gzip',
-    extensions: ['.gz', '.tgz'],
-    magic: Buffer.of(0x1f, 0x8b),
-    cure: (name) => `gzip -dk ${quoted(name)}`,
+    what: 'a Parquet file',
+    extensions: [],
+    magic: Buffer.from('PAR1'),
+    cure: (name) => `mv ${quoted(name)} ${quoted(`${stem(name)}.parquet`)}, or say --format parquet`,
   },
   {
-    what: 'compressed by Zstandard',
-    extensions: ['.zst'],
+    what: 'an archive of tar, or compressed twice',
+    extensions: ['.tgz'],
+    magic: Buffer.of(0x1f, 0x8b),
+    cure: (name) => (/\.tgz$/i.test(name) ? `tar xzf ${quoted(name)}` : `gzip -dk ${quoted(name)}`),
+  },
+  {
+    what: 'compressed twice by Zstandard',
+    extensions: [],
     magic: Buffer.of(0x28, 0xb5, 0x2f, 0xfd),
     cure: (name) => `zstd -d ${quoted(name)}`,
   },
@@ -81,27 +83,18 @@ const KINDS: readonly Kind[] = [
       `python3 -c "import pandas; pandas.read_feather('${name}').to_json('${stem(name)}.jsonl', orient='records', ` +
       `lines=True, force_ascii=False)"`,
   },
-  {
-    what: 'one value of JSON, and not a record a line',
-    extensions: ['.json'],
-    cure: (name) => `jq -c '.[]' ${quoted(name)} > ${quoted(`${stem(name)}.jsonl`)}`,
-  },
 ];
 
+const READ = '.txt (a line a text), .jsonl, .json, .csv, .tsv and .md, all also .gz and .zst, and .parquet';
+
 /** Why a file of this name is not read, and what to do. */
-export function unknownFormat(name: string): string {
+export function unknownFormat(whole: string): string {
+  const name = withoutCompression(whole);
   const extension = extname(name).toLowerCase();
   const kind = KINDS.find(({ extensions }) => extensions.includes(extension));
-  if (kind !== undefined)
-    return (
-      `${name} is ${kind.what}; Shoal reads .txt (a line a text), .jsonl, .csv, .tsv and .md. Convert it first: ` +
-      kind.cure(name)
-    );
+  if (kind !== undefined) return `${whole} is ${kind.what}; Shoal reads ${READ}. Convert it first: ` + kind.cure(name);
   const found = extension === '' ? 'has no extension' : `has the extension ${extname(name)}`;
-  return (
-    `${name} ${found}; Shoal reads .txt (a line a text), .jsonl, .csv, .tsv and .md. Say which of them it is ` +
-    `with --format ${TEXT_FORMATS.join('|')}`
-  );
+  return `${whole} ${found}; Shoal reads ${READ}. Say which of them it is with --format ${TEXT_FORMATS.join('|')}`;
 }
 
 /** Undefined: these may be the first bytes of a text in UTF-8. */

@@ -7,13 +7,16 @@
 import {
   Field,
   FixedSizeList,
+  Float16,
   Float32,
+  Int8,
   Int64,
   MessageHeader,
   MetadataVersion,
   RecordBatch,
   Schema,
   Struct,
+  Uint8,
   Utf8,
   makeData,
   type Data,
@@ -22,9 +25,10 @@ import {
 import { FileBlock, Footer } from 'apache-arrow/ipc/metadata/file';
 import { Message, RecordBatch as BatchHeader } from 'apache-arrow/ipc/metadata/message';
 import { VectorAssembler } from 'apache-arrow/visitor/vectorassembler';
-import { ShoalError, invariant } from '@shoal/contract';
+import { ShoalError, invariant, type OutputDtype } from '@shoal/contract';
 import { MODEL_KEY } from '@shoal/similarity/model-key';
-import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm } from './row-form.ts';
+import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm, Written } from './row-form.ts';
+import { encodeVectors, widthOf, type VectorValues } from './vector-form.ts';
 
 /** 1.6 MB of 384 dimensions: large enough to be read in one go, small enough that a killed run loses seconds. */
 const BATCH_ROWS = 1_024;
@@ -58,7 +62,7 @@ export class ArrowEncoder implements RowEncoder {
   }
 
   /** Whole batches of `written` are kept; the caller has cut the file behind the last of them. */
-  static async open(form: RowForm, written?: { readonly read: ReadAt; readonly bytes: number }): Promise<ArrowEncoder> {
+  static async open(form: RowForm, written?: Written): Promise<ArrowEncoder> {
     const encoder = new ArrowEncoder(form);
     if (written === undefined) return encoder;
     encoder.#blocks.push(...(await findBatches(written.read, encoder.#bytes, written.bytes)));
@@ -111,26 +115,33 @@ export class ArrowEncoder implements RowEncoder {
 
 const NO_TEXT = Buffer.alloc(0);
 
-function schemaOf({ dims, hasIds, withText, model }: RowForm): Schema {
+function schemaOf({ dims, hasIds, withText, model, dtype = 'f32' }: RowForm): Schema {
   const fields = [
     hasIds ? new Field('id', new Utf8(), false) : new Field('index', new Int64(), false),
     ...(withText ? [new Field('text', new Utf8(), false)] : []),
-    new Field('embedding', listOf(dims), false),
+    new Field('embedding', listOf(dims, dtype), false),
+    ...(dtype === 'i8' ? [new Field('embedding_scale', new Float32(), false)] : []),
   ];
   return new Schema(fields, model === undefined ? new Map() : new Map([[MODEL_KEY, model]]));
 }
 
-function listOf(dims: number): FixedSizeList<Float32> {
-  return new FixedSizeList(dims, new Field('item', new Float32(), false));
+const TYPES = { f32: () => new Float32(), f16: () => new Float16(), i8: () => new Int8(), binary: () => new Uint8() };
+
+function listOf(dims: number, dtype: OutputDtype): FixedSizeList {
+  return new FixedSizeList(widthOf(dims, dtype), new Field('item', TYPES[dtype](), false));
 }
 
-function batchOf(schema: Schema, { dims, hasIds, withText }: RowForm, rows: readonly Row[]): RecordBatch {
+function batchOf(
+  schema: Schema,
+  { dims, hasIds, withText, dtype = 'f32' }: RowForm,
+  rows: readonly Row[],
+): RecordBatch {
   const children: Data<DataType>[] = [
     hasIds
       ? utf8(rows.map((row) => Buffer.from(row.id)))
       : makeData({ type: new Int64(), data: BigInt64Array.from(rows, (row) => BigInt(row.index)) }),
     ...(withText ? [utf8(rows.map((row) => row.text))] : []),
-    embeddings(dims, rows),
+    ...embeddings(dims, dtype, rows),
   ];
   return new RecordBatch(
     schema,
@@ -144,15 +155,24 @@ function utf8(texts: readonly Buffer[]): Data<Utf8> {
   return makeData({ type: new Utf8(), length: texts.length, nullCount: 0, valueOffsets, data: Buffer.concat(texts) });
 }
 
-function embeddings(dims: number, rows: readonly Row[]): Data<FixedSizeList<Float32>> {
-  const data = new Float32Array(rows.length * dims);
-  for (const [at, { vector }] of rows.entries()) data.set(vector, at * dims);
-  return makeData({
-    type: listOf(dims),
-    length: rows.length,
-    nullCount: 0,
-    child: makeData({ type: new Float32(), length: data.length, nullCount: 0, data }),
-  });
+/** The vectors, and of i8 their scales. */
+function embeddings(dims: number, dtype: OutputDtype, rows: readonly Row[]): readonly Data<DataType>[] {
+  const all = new Float32Array(rows.length * dims);
+  for (const [at, { vector }] of rows.entries()) all.set(vector, at * dims);
+  const { values: data, scales } = encodeVectors(all, rows.length, dims, dtype);
+  const child = valuesOf(data, dtype);
+  const lists = makeData({ type: listOf(dims, dtype), length: rows.length, nullCount: 0, child });
+  if (scales === undefined) return [lists];
+  return [lists, makeData({ type: new Float32(), length: rows.length, nullCount: 0, data: scales })];
+}
+
+function valuesOf(values: VectorValues['values'], dtype: OutputDtype): Data<DataType> {
+  const facts = { length: values.length, nullCount: 0 };
+  if (values instanceof Float32Array) return makeData({ type: new Float32(), ...facts, data: values });
+  if (values instanceof Int8Array) return makeData({ type: new Int8(), ...facts, data: values });
+  if (values instanceof Uint16Array) return makeData({ type: new Float16(), ...facts, data: values });
+  invariant(dtype === 'binary', 'bytes are bits');
+  return makeData({ type: new Uint8(), ...facts, data: values });
 }
 
 const MAGIC = 'ARROW1';

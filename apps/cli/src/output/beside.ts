@@ -5,7 +5,10 @@
 import { open, readFile, rename, rm, writeFile, type FileHandle } from 'node:fs/promises';
 import type { SkippedRecord } from '../input/record-reader.ts';
 import type { RecordId } from '../input/record.ts';
+import { NPY_HEADER_BYTES, npyHeader, npyRows } from './npy.ts';
+import type { Block, RowForm } from './row-form.ts';
 import { writeFailure, type FileTarget } from './target.ts';
+import { encodeVectors } from './vector-form.ts';
 
 /** One id a line, as JSON, in the order of the rows; null for a row without one. */
 export function idsPath({ path }: Pick<FileTarget, 'path'>): string {
@@ -18,8 +21,8 @@ export function skippedPath({ path }: Pick<FileTarget, 'path'>): string {
 }
 
 /** Hidden, of the whole run: shards have one state and one list each. */
-export function hiddenLists({ state }: FileTarget): { readonly ids: string; readonly skipped: string } {
-  return { ids: `${state}.ids`, skipped: `${state}.skipped` };
+export function hiddenLists({ state }: FileTarget): Readonly<Record<'ids' | 'scales' | 'skipped', string>> {
+  return { ids: `${state}.ids`, scales: `${state}.scales`, skipped: `${state}.skipped` };
 }
 
 /** Begun by the first id there is; rows before it are counted until then. */
@@ -100,6 +103,120 @@ export class IdList {
   }
 }
 
+/** float32, one a row of a .npy of bytes: by what they are multiplied. */
+export function scalesPath({ path }: Pick<FileTarget, 'path'>): string {
+  return `${path}.scales.npy`;
+}
+
+/** Scales of the rows so far, in a hidden file whose size follows from their number; begun by the first of them. */
+class ScaleList {
+  readonly #target: FileTarget;
+  #file: FileHandle | undefined;
+  #rows: number;
+
+  constructor(target: FileTarget, file: FileHandle | undefined, rows: number) {
+    this.#target = target;
+    this.#file = file;
+    this.#rows = rows;
+  }
+
+  /** The list of so many `rows`; undefined when they are not all there any more. */
+  static async open(target: FileTarget, rows: number): Promise<ScaleList | undefined> {
+    if (rows === 0) return new ScaleList(target, undefined, 0);
+    const file = await open(hiddenLists(target).scales, 'r+').catch(() => undefined);
+    const bytes = NPY_HEADER_BYTES + 4 * rows;
+    if (file === undefined || (await file.stat()).size < bytes) {
+      await file?.close();
+      return undefined;
+    }
+    await file.truncate(bytes);
+    return new ScaleList(target, file, rows);
+  }
+
+  async append(scales: Float32Array): Promise<void> {
+    try {
+      this.#file ??= await open(hiddenLists(this.#target).scales, 'w+');
+      await this.#file.write(npyRows(scales), 0, scales.byteLength, NPY_HEADER_BYTES + 4 * this.#rows);
+    } catch (error) {
+      throw writeFailure(scalesPath(this.#target), error);
+    }
+    this.#rows += scales.length;
+  }
+
+  async sync(): Promise<void> {
+    await this.#file?.datasync();
+  }
+
+  async publish(output: Pick<FileTarget, 'path'>): Promise<void> {
+    this.#file ??= await open(hiddenLists(this.#target).scales, 'w+');
+    await this.#file.write(npyHeader(this.#rows, undefined), 0, NPY_HEADER_BYTES, 0);
+    await this.#file.sync();
+    await this.close();
+    await rename(hiddenLists(this.#target).scales, scalesPath(output));
+  }
+
+  async close(): Promise<void> {
+    await this.#file?.close();
+    this.#file = undefined;
+  }
+}
+
+/** What a .npy has no place for, row by row: ids, and of bytes the scales. */
+export class RowLists {
+  readonly #ids: IdList;
+  readonly #scales: ScaleList | undefined;
+
+  private constructor(ids: IdList, scales: ScaleList | undefined) {
+    this.#ids = ids;
+    this.#scales = scales;
+  }
+
+  /** Those of so many `rows`; undefined where they are not all there any more. A new run: 0 and 0. */
+  static async open(
+    target: FileTarget,
+    { dtype }: Pick<RowForm, 'dtype'>,
+    { rows, idBytes }: { readonly rows: number; readonly idBytes: number },
+  ): Promise<RowLists | undefined> {
+    const ids = await IdList.open(target, rows, idBytes);
+    if (ids === undefined) return undefined;
+    if (dtype !== 'i8') return new RowLists(ids, undefined);
+    const scales = await ScaleList.open(target, rows);
+    if (scales !== undefined) return new RowLists(ids, scales);
+    await ids.close();
+    return undefined;
+  }
+
+  /** Bytes of the list of ids; 0: no row had one so far. */
+  get bytes(): number {
+    return this.#ids.bytes;
+  }
+
+  get hasScales(): boolean {
+    return this.#scales !== undefined;
+  }
+
+  async append({ records, vectors, dims }: Block): Promise<void> {
+    await this.#ids.append(records);
+    const scales = this.#scales === undefined ? undefined : encodeVectors(vectors, records.length, dims, 'i8').scales;
+    if (scales !== undefined) await this.#scales?.append(scales);
+  }
+
+  async sync(): Promise<void> {
+    await this.#ids.sync();
+    await this.#scales?.sync();
+  }
+
+  async publish(output: Pick<FileTarget, 'path'>): Promise<void> {
+    await this.#ids.publish(output);
+    await this.#scales?.publish(output);
+  }
+
+  async close(): Promise<void> {
+    await this.#ids.close();
+    await this.#scales?.close();
+  }
+}
+
 const ROWS_AT_ONCE = 65_536;
 /** Of a reason; a message may quote a whole line. */
 const MAX_REASON_CHARACTERS = 300;
@@ -116,9 +233,9 @@ export class SkippedList {
     return this.#lines.size;
   }
 
-  add({ index, file, line, id, reason }: SkippedRecord): void {
+  add({ index, file, line, unit = 'line', id, reason }: SkippedRecord): void {
     if (this.#lines.has(index)) return;
-    const text = `${JSON.stringify({ index, file, line, id, reason: reason.slice(0, MAX_REASON_CHARACTERS) })}\n`;
+    const text = `${JSON.stringify({ index, file, [unit]: line, id, reason: reason.slice(0, MAX_REASON_CHARACTERS) })}\n`;
     this.#lines.set(index, text);
     this.#pending.push(text);
     if (this.#hidden !== undefined) this.#writing ??= this.#write(this.#hidden);

@@ -2,16 +2,35 @@
 // read back as the same float32; printing them as doubles would cost 21 characters a value instead of 12 and carry no
 // more.
 
+import { fromHalves, type OutputDtype } from '@shoal/contract';
 import type { RecordId } from '../input/record.ts';
+import type { RowForm } from './row-form.ts';
+import type { VectorValues } from './vector-form.ts';
+
+/** What a line is made of. */
+export interface RowOfLine {
+  readonly record: { readonly id: RecordId | undefined; readonly index: number; readonly text: string };
+  readonly vector: { readonly values: VectorValues['values']; readonly scale: number | undefined };
+}
 
 /** A row with its line end. */
 export function jsonlRow(
-  record: { readonly id: RecordId | undefined; readonly index: number; readonly text?: string },
-  vector: Float32Array,
+  { dtype, withText }: Pick<RowForm, 'dtype' | 'withText'>,
+  record: RowOfLine['record'],
+  { values, scale }: RowOfLine['vector'],
 ): string {
   const name = record.id === undefined ? `"index":${record.index}` : `"id":${JSON.stringify(record.id)}`;
-  const text = record.text === undefined ? '' : `,"text":${JSON.stringify(record.text)}`;
-  return `{${name}${text},"embedding":[${Array.from(vector, shortestDecimal).join(',')}]}\n`;
+  const text = withText ? `,"text":${JSON.stringify(record.text)}` : '';
+  const scaled = scale === undefined ? '' : `,"embedding_scale":${scale}`;
+  return `{${name}${text},"embedding":[${numbersOf(values, dtype)}]${scaled}}\n`;
+}
+
+/** The values of a vector, divided by commas: floats, whole numbers from -127 to 127 (i8), bytes of bits (binary). */
+export function numbersOf(values: VectorValues['values'], dtype: OutputDtype | undefined): string {
+  if (values instanceof Float32Array) return Array.from(values, shortestDecimal).join(',');
+  if (dtype === 'f16' && values instanceof Uint16Array)
+    return Array.from(fromHalves(values), shortestDecimal).join(',');
+  return values.join(',');
 }
 
 /**

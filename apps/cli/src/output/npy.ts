@@ -1,14 +1,19 @@
-// NumPy's .npy, version 1.0: float32, C order, [rows, dims]. The header has a fixed size, so that the number of rows
-// can be written once it is known. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// NumPy's .npy, version 1.0: C order, [rows, width], in one of four types. The header has a fixed size, so that the number
+// of rows can be written once it is known. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 import { endianness } from 'node:os';
-import { invariant } from '@shoal/contract';
+import { invariant, type OutputDtype } from '@shoal/contract';
+import type { VectorValues } from './vector-form.ts';
 
 /** 10 bytes of magic, version and length, then the description padded with spaces to a multiple of 64. */
 export const NPY_HEADER_BYTES = 128;
 
-export function npyHeader(rows: number, dims: number): Buffer {
-  const description = `{'descr': '<f4', 'fortran_order': False, 'shape': (${rows}, ${dims}), }`;
+const DESCRIPTIONS: Readonly<Record<OutputDtype, string>> = { f32: '<f4', f16: '<f2', i8: '|i1', binary: '|u1' };
+
+/** `width`: values of a row; undefined for an array of one dimension. */
+export function npyHeader(rows: number, width: number | undefined, dtype: OutputDtype = 'f32'): Buffer {
+  const shape = width === undefined ? `(${rows},)` : `(${rows}, ${width})`;
+  const description = `{'descr': '${DESCRIPTIONS[dtype]}', 'fortran_order': False, 'shape': ${shape}, }`;
   const header = Buffer.alloc(NPY_HEADER_BYTES, ' ');
   header.write('\x93NUMPY\x01\x00', 'latin1');
   header.writeUInt16LE(NPY_HEADER_BYTES - 10, 8);
@@ -17,8 +22,8 @@ export function npyHeader(rows: number, dims: number): Buffer {
   return header;
 }
 
-/** The bytes of vectors as .npy wants them: little-endian floats, a view and not a copy. */
-export function npyRows(vectors: Float32Array): Buffer {
+/** The bytes of values as .npy wants them: little-endian, a view and not a copy. */
+export function npyRows(values: VectorValues['values']): Buffer {
   invariant(endianness() === 'LE', 'Shoal runs on little-endian machines');
-  return Buffer.from(vectors.buffer, vectors.byteOffset, vectors.byteLength);
+  return Buffer.from(values.buffer, values.byteOffset, values.byteLength);
 }

@@ -177,8 +177,8 @@ describe('a target', () => {
       outputFormat('a.dat', 'npy'),
       outputFormat('a.arrow', undefined),
     ]).toEqual(['jsonl', 'npy', 'jsonl', 'npy', 'arrow']);
-    expect(() => outputFormat('a.parquet', undefined)).toThrow(
-      'has the extension .parquet; Shoal writes .jsonl, .npy and .arrow',
+    expect(() => outputFormat('a.xlsx', undefined)).toThrow(
+      'has the extension .xlsx; Shoal writes .jsonl and .csv, both also .gz and .zst, .npy, .arrow and .parquet',
     );
   });
 });

@@ -201,8 +201,8 @@ async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promi
 
 /** Hidden files of a run that is over. */
 export async function removeLeftovers(target: FileTarget): Promise<void> {
-  const { ids, skipped } = hiddenLists(target);
-  for (const path of [target.partial, target.state, `${target.state}.new`, ids, skipped])
+  const { ids, scales, skipped } = hiddenLists(target);
+  for (const path of [target.partial, target.state, `${target.state}.new`, ids, scales, skipped])
     await rm(path, { force: true });
 }
 

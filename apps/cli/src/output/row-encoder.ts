@@ -2,42 +2,37 @@
 // gives says how many rows it holds and how much of the input is done with behind it. Knows nothing of files, shards
 // and resuming.
 
-import { jsonlRow } from './jsonl.ts';
+import { lineEncoder } from './line-encoder.ts';
 import { npyHeader, npyRows } from './npy.ts';
-import type { ReadAt, RowEncoder, RowForm } from './row-form.ts';
+import type { RowEncoder, RowForm, Written } from './row-form.ts';
+import { encodeVectors, widthOf } from './vector-form.ts';
 
-/** `written`: a file of this form that is gone on with, and how much of it counts. */
-export async function openEncoder(
-  form: RowForm,
-  written?: { readonly read: ReadAt; readonly bytes: number },
-): Promise<RowEncoder> {
-  if (form.format === 'npy') return npyEncoder(form.dims);
-  if (form.format === 'jsonl') return jsonlEncoder(form.withText);
-  const { ArrowEncoder } = await import('./arrow.ts'); // 0.1 s that nobody else should wait for
-  return ArrowEncoder.open(form, written);
+/** `written`: a file of this form that is gone on with. */
+export async function openEncoder(form: RowForm, written?: Written): Promise<RowEncoder> {
+  switch (form.format) {
+    case 'npy':
+      return npyEncoder(form);
+    case 'jsonl':
+    case 'csv':
+      return lineEncoder(form);
+    case 'arrow': {
+      const { ArrowEncoder } = await import('./arrow.ts'); // 0.1 s that nobody else should wait for
+      return ArrowEncoder.open(form, written);
+    }
+    case 'parquet': {
+      if (form.carried !== undefined)
+        return (await import('./carried-rows.ts')).CarriedEncoder.open(form, form.carried, written);
+      return (await import('./parquet-rows.ts')).ParquetEncoder.open(form, written);
+    }
+  }
 }
 
-function npyEncoder(dims: number): RowEncoder {
+function npyEncoder({ dims, dtype = 'f32' }: RowForm): RowEncoder {
   return {
-    head: (rows) => npyHeader(rows, dims),
-    encode: ({ records, vectors, position }) => [{ bytes: npyRows(vectors), rows: records.length, position }],
-    flush: () => [],
-    tail: () => Buffer.alloc(0),
-  };
-}
-
-function jsonlEncoder(withText: boolean): RowEncoder {
-  return {
-    head: () => Buffer.alloc(0),
-    encode: ({ records, dims, vectors, position }) => {
-      const lines = records.map((record, row) =>
-        jsonlRow(
-          withText ? record : { id: record.id, index: record.index },
-          vectors.subarray(row * dims, (row + 1) * dims),
-        ),
-      );
-      return [{ bytes: Buffer.from(lines.join('')), rows: records.length, position }];
-    },
+    head: (rows) => npyHeader(rows, widthOf(dims, dtype), dtype),
+    encode: ({ records, vectors, position }) => [
+      { bytes: npyRows(encodeVectors(vectors, records.length, dims, dtype).values), rows: records.length, position },
+    ],
     flush: () => [],
     tail: () => Buffer.alloc(0),
   };

@@ -1,6 +1,9 @@
 // What goes into an encoder of rows, what comes out, and what a file of rows is made of.
 
+import type { OutputDtype } from '@shoal/contract';
+import type { Compression } from '../compression.ts';
 import type { TextRecord } from '../input/record.ts';
+import type { ParquetFile } from '../parquet/footer.ts';
 import type { OutputFormat } from './target.ts';
 
 /** Consecutive rows: `vectors` is rows × dims, row-major, one vector for each record. */
@@ -21,10 +24,10 @@ export interface EncodedRows {
 export interface RowEncoder {
   /** The first bytes of a file with so many rows; always the same size. */
   head(rows: number): Buffer;
-  /** What these rows complete. */
-  encode(block: Block): readonly EncodedRows[];
+  /** What these rows complete. To be gone through to its end. */
+  encode(block: Block): Iterable<EncodedRows> | AsyncIterable<EncodedRows>;
   /** The rows held back, when no more come. */
-  flush(): readonly EncodedRows[];
+  flush(): Iterable<EncodedRows> | AsyncIterable<EncodedRows>;
   /** The last bytes of a file. */
   tail(): Buffer;
 }
@@ -36,8 +39,29 @@ export interface RowForm {
   /** Rows are called by their ids; without, by their index. Arrow has one column or the other. */
   readonly hasIds: boolean;
   readonly withText: boolean;
+  /** What a value is stored as. Default f32. */
+  readonly dtype?: OutputDtype;
+  /** Of lines. */
+  readonly compression?: Compression | undefined;
+  /** Of Parquet: the column of the vectors. Default "embedding". */
+  readonly vectorField?: string | undefined;
+  /** Of Parquet: the files whose columns go along. */
+  readonly carried?: readonly CarriedFile[] | undefined;
   /** What made the vectors, name@revision; Arrow carries it. */
   readonly model?: string;
+}
+
+/** A Parquet file whose columns go along. */
+export interface CarriedFile {
+  readonly path: string;
+  readonly parquet: ParquetFile;
+}
+
+/** A file that is gone on with: how much of it counts, and how many good records of the input that covers. */
+export interface Written {
+  readonly read: ReadAt;
+  readonly bytes: number;
+  readonly position: number;
 }
 
 /** Bytes of a file that is gone on with. Called once for each part that a form asks for. */

@@ -5,13 +5,13 @@
 import { createReadStream } from 'node:fs';
 import { mkdtemp, open, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { basename, dirname, extname, join, resolve } from 'node:path';
-import { IdList, SkippedList, idsPath } from './beside.ts';
+import { basename, dirname, join, resolve } from 'node:path';
+import { RowLists, SkippedList, idsPath, scalesPath } from './beside.ts';
 import { PartialFile, removeLeftovers } from './partial-file.ts';
 import { openEncoder } from './row-encoder.ts';
-import type { Block, EncodedRows, RowEncoder, RowForm } from './row-form.ts';
+import type { Block, RowEncoder, RowForm } from './row-form.ts';
 import type { RunState } from './run-state.ts';
-import { existingShards, indexPath, shardTarget, writeFailure, type FileTarget } from './target.ts';
+import { existingShards, extensionOf, indexPath, shardTarget, writeFailure, type FileTarget } from './target.ts';
 
 export interface RowWriter {
   /** Resolves when the rows are taken; a slow target slows the run down. */
@@ -60,23 +60,23 @@ export class FileWriter implements RowWriter {
   #state: RunState;
   #open: OpenFile | undefined;
   /** Only where the form has no place for ids. */
-  readonly #ids: IdList | undefined;
+  readonly #lists: RowLists | undefined;
 
   private constructor(
     options: FileWriterOptions,
     state: RunState,
     file: OpenFile | undefined,
-    ids: IdList | undefined,
+    lists: RowLists | undefined,
   ) {
     this.#options = options;
     this.#state = state;
     this.#open = file;
-    this.#ids = ids;
+    this.#lists = lists;
   }
 
   /** Begins: the first file is there, empty. */
   static async create(options: FileWriterOptions, state: RunState): Promise<FileWriter> {
-    const writer = new FileWriter(options, state, undefined, await idListOf(options, 0, 0));
+    const writer = new FileWriter(options, state, undefined, await listsOf(options, { rows: 0, idBytes: 0 }));
     await writer.#begin(state);
     await options.skipped?.begin(options.target, false);
     return writer;
@@ -86,17 +86,21 @@ export class FileWriter implements RowWriter {
   static async reopen(options: FileWriterOptions, state: RunState): Promise<FileWriter | undefined> {
     const { target, form, shardRows } = options;
     const isDone = shardRows !== undefined && (await existingShards(target)).includes(state.shard);
-    const ids = await idListOf(options, state.rows, state.idBytes ?? 0);
-    if (ids === undefined && form.format === 'npy') return undefined;
+    const lists = await listsOf(options, { rows: state.rows, idBytes: state.idBytes ?? 0 });
+    if (lists === undefined && form.format === 'npy') return undefined;
     await options.skipped?.begin(target, true);
     // it died between this file's name and the next file
-    if (isDone) return new FileWriter(options, state, undefined, ids);
-    const partial = await PartialFile.reopen(fileOf(options, state.shard), state, ids);
+    if (isDone) return new FileWriter(options, state, undefined, lists);
+    const partial = await PartialFile.reopen(fileOf(options, state.shard), state, lists);
     if (partial === undefined) return undefined;
     try {
-      const encoder = await openEncoder(form, { read: (at, length) => partial.read(at, length), bytes: state.bytes });
+      const encoder = await openEncoder(form, {
+        read: (at, length) => partial.read(at, length),
+        bytes: state.bytes,
+        position: state.position,
+      });
       const rows = state.rows - state.shard * (shardRows ?? 0);
-      return new FileWriter(options, state, { partial, encoder, rows }, ids);
+      return new FileWriter(options, state, { partial, encoder, rows }, lists);
     } catch (error) {
       await partial.keep();
       throw error;
@@ -114,7 +118,7 @@ export class FileWriter implements RowWriter {
       const file = this.#open!;
       const to = Math.min(block.records.length, from + limit - file.rows);
       const part = partOf(block, from, to);
-      await this.#ids?.append(part.records);
+      await this.#lists?.append(part);
       await append(file.partial, file.encoder.encode(part));
       file.rows += to - from;
       from = to;
@@ -132,7 +136,14 @@ export class FileWriter implements RowWriter {
 
   /** Where ids are; undefined where no row has one, or the form holds them itself. */
   get idsFile(): string | undefined {
-    return this.#ids === undefined || this.#ids.bytes === 0 ? undefined : idsPath({ path: this.#options.target.name });
+    return this.#lists === undefined || this.#lists.bytes === 0
+      ? undefined
+      : idsPath({ path: this.#options.target.name });
+  }
+
+  /** Where the scales of bytes are; undefined where the form holds them itself, or there are none. */
+  get scalesFile(): string | undefined {
+    return this.#lists?.hasScales === true ? scalesPath({ path: this.#options.target.name }) : undefined;
   }
 
   async abandon(): Promise<Abandoned> {
@@ -141,7 +152,7 @@ export class FileWriter implements RowWriter {
     const file = this.#open;
     if (isRepeatable && rows > 0) {
       await file?.partial.keep();
-      await this.#ids?.close();
+      await this.#lists?.close();
       await skipped?.settled();
       return { kind: 'kept', rows: this.state.rows, file: besideName(target, fileOf(this.#options, this.state.shard)) };
     }
@@ -151,7 +162,7 @@ export class FileWriter implements RowWriter {
 
   async #discard(file: OpenFile): Promise<Abandoned> {
     await file.partial.discard();
-    await this.#ids?.close();
+    await this.#lists?.close();
     await removeLeftovers(this.#options.target);
     return { kind: 'nothing' };
   }
@@ -170,7 +181,7 @@ export class FileWriter implements RowWriter {
 
   async #publishBeside(output: Pick<FileTarget, 'path'>): Promise<void> {
     try {
-      await this.#ids?.publish(output);
+      await this.#lists?.publish(output);
       await this.#options.skipped?.publish(output);
     } catch (error) {
       throw writeFailure(this.#options.target.name, error);
@@ -179,7 +190,7 @@ export class FileWriter implements RowWriter {
 
   async #begin(state: RunState): Promise<void> {
     const encoder = await openEncoder(this.#options.form);
-    const partial = await PartialFile.create(fileOf(this.#options, state.shard), state, encoder.head(0), this.#ids);
+    const partial = await PartialFile.create(fileOf(this.#options, state.shard), state, encoder.head(0), this.#lists);
     this.#open = { partial, encoder, rows: 0 };
   }
 
@@ -192,8 +203,11 @@ export class FileWriter implements RowWriter {
   }
 }
 
-async function idListOf({ target, form }: FileWriterOptions, rows: number, bytes: number): Promise<IdList | undefined> {
-  return form.format === 'npy' ? IdList.open(target, rows, bytes) : undefined;
+async function listsOf(
+  { target, form }: FileWriterOptions,
+  sizes: { readonly rows: number; readonly idBytes: number },
+): Promise<RowLists | undefined> {
+  return form.format === 'npy' ? RowLists.open(target, form, sizes) : undefined;
 }
 
 /** How a hidden file beside the output is called: in the words that the caller used. */
@@ -203,7 +217,7 @@ function besideName({ name }: FileTarget, { partial }: FileTarget): string {
 
 /** big.npy → big.partial.npy, or big.partial-2.npy … */
 async function freeName(name: string): Promise<string> {
-  const extension = extname(name);
+  const extension = extensionOf(name);
   const stem = name.slice(0, name.length - extension.length);
   for (let number = 1; ; number++) {
     const free = `${stem}.partial${number === 1 ? '' : `-${number}`}${extension}`;
@@ -225,8 +239,8 @@ function partOf(block: Block, from: number, to: number): Block {
   };
 }
 
-async function append(partial: PartialFile, encoded: readonly EncodedRows[]): Promise<void> {
-  for (const { bytes, rows, position } of encoded) await partial.append(bytes, rows, position);
+async function append(partial: PartialFile, encoded: ReturnType<RowEncoder['encode']>): Promise<void> {
+  for await (const { bytes, rows, position } of encoded) await partial.append(bytes, rows, position);
 }
 
 /** Shards appear one by one; this file, which names them all, says that there are no more to come. */
@@ -273,12 +287,12 @@ export class StreamWriter implements RowWriter {
 
   async write(block: Block): Promise<void> {
     await this.#begin();
-    for (const { bytes } of this.#encoder.encode(block)) await this.#sink.write(bytes);
+    for await (const { bytes } of this.#encoder.encode(block)) await this.#sink.write(bytes);
   }
 
   async finish(): Promise<void> {
     await this.#begin();
-    for (const { bytes } of this.#encoder.flush()) await this.#sink.write(bytes);
+    for await (const { bytes } of this.#encoder.flush()) await this.#sink.write(bytes);
     await this.#give(this.#encoder.tail());
     await this.#sink.close();
   }

@@ -5,9 +5,10 @@ import { constants } from 'node:fs';
 import { access, readdir, realpath, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
+import { compressionOf, refuseMissingCodec, withoutCompression, type Compression } from '../compression.ts';
 import type { Input } from '../input/files.ts';
 
-export const OUTPUT_FORMATS = ['jsonl', 'npy', 'arrow'] as const;
+export const OUTPUT_FORMATS = ['jsonl', 'csv', 'npy', 'arrow', 'parquet'] as const;
 export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
 
 export type Target =
@@ -29,23 +30,40 @@ export interface FileTarget {
 const FORMAT_OF: Readonly<Record<string, OutputFormat>> = {
   '.jsonl': 'jsonl',
   '.ndjson': 'jsonl',
+  '.csv': 'csv',
   '.npy': 'npy',
   '.arrow': 'arrow',
   '.feather': 'arrow',
+  '.parquet': 'parquet',
+  '.pq': 'parquet',
 };
 
 /** The form of the output: what was asked for, else what the file's extension says, else JSONL on stdout. */
 export function outputFormat(output: string | undefined, asked: OutputFormat | undefined): OutputFormat {
   if (asked !== undefined) return asked;
   if (output === undefined || isStdout(output)) return 'jsonl';
-  const extension = extname(output).toLowerCase();
+  const extension = extname(withoutCompression(output)).toLowerCase();
   const format = FORMAT_OF[extension];
   if (format !== undefined) return format;
   const found = extension === '' ? 'has no extension' : `has the extension ${extension}`;
   throw new ShoalError(
     'USAGE',
-    `the output ${output} ${found}; Shoal writes .jsonl, .npy and .arrow. Say which of them it is with --output-format`,
+    `the output ${output} ${found}; Shoal writes .jsonl and .csv, both also .gz and .zst, .npy, .arrow and .parquet. Say which of them it is with --output-format`,
   );
+}
+
+/** How lines of the output are compressed, by its name; USAGE for a form that is not lines. */
+export function outputCompression(output: string | undefined, format: OutputFormat): Compression | undefined {
+  const compression = output === undefined ? undefined : compressionOf(output);
+  if (output === undefined || compression === undefined) return undefined;
+  if (format !== 'jsonl' && format !== 'csv')
+    throw new ShoalError(
+      'USAGE',
+      `the output ${output} would be a .${format} that is compressed, which no reader opens; write ` +
+        `${withoutCompression(output)}${format === 'parquet' ? ', which is compressed within' : ''}`,
+    );
+  refuseMissingCodec(compression, output);
+  return compression;
 }
 
 /** The target of `-o`, or FILE_UNWRITABLE or USAGE saying why it cannot be one. */
@@ -67,7 +85,7 @@ const SHARD_DIGITS = 5;
 /** The file of one shard: OUT.npy → OUT-00000.npy. The state of the run is one for all of them. */
 export function shardTarget({ path, name, state }: FileTarget, shard: number): FileTarget {
   const numbered = (file: string): string =>
-    `${withoutExtension(file)}-${String(shard).padStart(SHARD_DIGITS, '0')}${extname(file)}`;
+    `${withoutExtension(file)}-${String(shard).padStart(SHARD_DIGITS, '0')}${extensionOf(file)}`;
   const own = numbered(path);
   return {
     kind: 'file',
@@ -91,15 +109,21 @@ export async function existingShards({ path, name }: FileTarget): Promise<readon
   });
   return files.flatMap((file) => {
     const digits =
-      file.startsWith(before) && extname(file) === extname(path)
-        ? file.slice(before.length, file.length - extname(path).length)
+      file.startsWith(before) && file.endsWith(extensionOf(path))
+        ? file.slice(before.length, file.length - extensionOf(path).length)
         : '';
     return digits.length >= SHARD_DIGITS && /^\d+$/.test(digits) ? [Number(digits)] : [];
   });
 }
 
+/** With that of a compression: .jsonl.gz. */
+export function extensionOf(path: string): string {
+  const inner = withoutCompression(path);
+  return extname(inner) + path.slice(inner.length);
+}
+
 function withoutExtension(path: string): string {
-  return path.slice(0, path.length - extname(path).length);
+  return path.slice(0, path.length - extensionOf(path).length);
 }
 
 const DISK_FULL = 'the disk is full; free some space or write elsewhere, and run the command again';
