@@ -7,6 +7,7 @@ export { Batcher, type BatcherOptions } from './batcher.ts';
 export { loopTurn } from './loop-turns.ts';
 export { Serial } from './serial.ts';
 export { faultPointsFrom, noFaults, type FaultPoints } from './fault-points.ts';
+export { nativeCure, nativeFile, type NativeKind } from './native-files.ts';
 export { lowerQuartile, median } from './median.ts';
 export { seededRandom } from './seeded-random.ts';
 export { processClock, type Clock } from '../ports/clock.ts';

@@ -4,7 +4,7 @@
 import { describe, expect, test } from 'vitest';
 import { encodePairs, encodeQueryTexts, encodeTokens, rerankFingerprint, type TokenPair } from '@shoal/contract';
 import { MODEL, NOTHING, orderOf, setup, type SetupOptions } from '../testing/executor-bench.ts';
-import { fakeVector } from '../testing/fake-backend.ts';
+import { fakeVector } from '../sim/fake-vector.ts';
 import type { JobOrder } from '../protocol.ts';
 
 const TEXTS = ['iron atoms align', 'buy shoes', '', 'a field of force around wires'];

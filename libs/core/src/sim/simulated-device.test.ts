@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { fakeVector } from '../testing/fake-backend.ts';
+import { fakeVector } from './fake-vector.ts';
 import { describeInferenceBackend } from '../testing/inference-backend.conformance.ts';
 import { ManualClock } from '../testing/manual-clock.ts';
 import type { RunShape, Slot } from '../ports/device.ts';

@@ -6,7 +6,7 @@
 import { ShoalError, invariant } from '@shoal/contract';
 import { newSlots } from '../executor/slot-buffers.ts';
 import { KEPT_SLOTS } from '../executor/slots.ts';
-import { fakeVector } from '../testing/fake-backend.ts';
+import { fakeVector } from './fake-vector.ts';
 import type { Clock } from '../ports/clock.ts';
 import type {
   InferenceBackend,

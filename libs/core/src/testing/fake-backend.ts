@@ -15,6 +15,7 @@ import type {
   RunShape,
   Slot,
 } from '../ports/device.ts';
+import { fakeVector } from '../sim/fake-vector.ts';
 
 export interface RecordedRun extends RunShape {
   /** Token ids of each row, without padding. */
@@ -281,22 +282,6 @@ export class FakeBackend implements InferenceBackend {
     }
     this.next();
   }
-}
-
-/**
- * The vector FakeBackend gives for these token ids: of length 1, the same wherever and beside whatever the row runs.
- */
-export function fakeVector(ids: ArrayLike<number>, dims: number): Float32Array {
-  let state = 0x811c_9dc5;
-  for (let i = 0; i < ids.length; i++) state = Math.imul(state ^ (ids[i]! + 0x9e37_79b9), 0x0100_0193);
-  const values = Float64Array.from({ length: dims }, () => {
-    state = (state + 0x6d2b_79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 31 - 1;
-  });
-  const norm = Math.hypot(...values);
-  return Float32Array.from(values, (value) => value / norm);
 }
 
 /** The same as the executor hands it on: its length right to the last bit. */

@@ -5,11 +5,11 @@ export { Gate } from './gate.ts';
 export {
   FakeBackend,
   deliveredVector,
-  fakeVector,
   type FakeBackendOptions,
   type RecordedRun,
   type VramRule,
 } from './fake-backend.ts';
+export { fakeVector } from '../sim/fake-vector.ts';
 export { FakeTokenizer } from './fake-tokenizer.ts';
 export { MemoryPayloadStore } from './memory-payload-store.ts';
 export { RecordingAnnouncer, RecordingLogger, type LogLine } from './recorders.ts';
