@@ -3,7 +3,7 @@
 // exports.
 
 import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
+import { nativeFile } from '@shoal/core/base';
 
 /** A queue, and a thread for each lane. */
 export type NativeEncoder = object & { readonly brand: 'NativeEncoder' };
@@ -53,13 +53,12 @@ export interface EncoderAddon {
 /** As in encoder.h. */
 export const ENCODER_STATUS = { OUT_OF_MEMORY: 1, DEVICE_LOST: 2, BAD_ARGUMENT: 3, UNSUPPORTED: 4, FAILED: 5 } as const;
 
-const built = (name: string): string => fileURLToPath(new URL(`../../../dist/native/encoder/${name}`, import.meta.url));
 /** `cuda` is the one that serves; the reference is for tests, and computes in fp32 on the CPU. */
 export const ENCODER_LIBRARIES = {
-  cuda: built('libshoal_encoder.so'),
-  reference: built('libshoal_encoder_reference.so'),
+  cuda: nativeFile('cuda', 'encoder', 'libshoal_encoder.so'),
+  reference: nativeFile('addons', 'encoder', 'libshoal_encoder_reference.so'),
 } as const;
-const ADDON = built('encoder.node');
+const ADDON = nativeFile('addons', 'encoder', 'encoder.node');
 
 type Outcome = { readonly addon: EncoderAddon } | { readonly problem: string };
 

@@ -5,6 +5,8 @@ export { openSession, type SessionOptions } from './ort-session.ts';
 export { readTrace, type TracedNode } from './ort-trace.ts';
 export {
   CUDA_PROVIDER_FILES,
+  RUNTIME_ELSEWHERE,
+  RUNTIME_LIBRARIES,
   cudaProviderProblem,
   findsCudnn,
   installedRuntime,

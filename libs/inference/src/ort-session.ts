@@ -8,8 +8,8 @@
 import { mkdtemp, readFile, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { InferenceSession, Tensor } from 'onnxruntime-node';
 import type { Provider } from './provider.ts';
+import { InferenceSession, Tensor } from './runtime.ts';
 import { readTrace, type TracedNode } from './ort-trace.ts';
 
 export interface SessionOptions {

@@ -24,17 +24,41 @@ export const PROVIDER_NAMES: Readonly<Record<Provider, string>> = {
  */
 export const CUDA_PROVIDER_FILES = ['libonnxruntime_providers_shared.so', 'libonnxruntime_providers_cuda.so'] as const;
 
+/** Where the libraries of this platform lie in the runtime's package. */
+export const RUNTIME_LIBRARIES = join('bin', 'napi-v6', platform, arch);
+
 export interface InstalledRuntime {
   /** The folder of libonnxruntime. */
   readonly folder: string;
   readonly version: string;
 }
 
-export function installedRuntime(): InstalledRuntime {
-  const require = createRequire(import.meta.url);
-  const root = dirname(dirname(require.resolve('onnxruntime-node'))); // …/onnxruntime-node/dist/index.js
+const require = createRequire(import.meta.url);
+
+/** Names a copy of the runtime's package that this process loads, where its own folder may not be written to. */
+export const RUNTIME_ELSEWHERE = 'SHOAL_ONNX_RUNTIME';
+
+/**
+ * The main file of the package that has ONNX Runtime. `onnxruntime-node` carries the libraries of every platform (300
+ * MB) and a script that fetches more; where Shoal was installed from packages, one has this platform's alone. Throws
+ * where none is there.
+ */
+export function runtimeMain(environment: Readonly<Record<string, string | undefined>> = process.env): string {
+  const elsewhere = environment[RUNTIME_ELSEWHERE] ?? '';
+  for (const name of [elsewhere, `@shoal/onnxruntime-${platform}-${arch}`]) {
+    try {
+      if (name !== '') return require.resolve(name);
+    } catch {
+      // the next one
+    }
+  }
+  return require.resolve('onnxruntime-node');
+}
+
+export function installedRuntime(environment?: Readonly<Record<string, string | undefined>>): InstalledRuntime {
+  const root = dirname(dirname(runtimeMain(environment))); // …/onnxruntime-node/dist/index.js
   const { version } = require(join(root, 'package.json')) as { version: string };
-  return { folder: join(root, 'bin', 'napi-v6', platform, arch), version };
+  return { folder: join(root, RUNTIME_LIBRARIES), version };
 }
 
 /** Why the CUDA provider cannot be loaded, or undefined when nothing speaks against it. */

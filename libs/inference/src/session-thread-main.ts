@@ -4,12 +4,12 @@
 // 0.1 s of every start.
 
 import { parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads';
-import { Tensor, type InferenceSession } from 'onnxruntime-node';
 import { invariant } from '@shoal/contract/invariant';
 import { SHORT_WIDTH, layOutArena } from './arena-region.ts';
 import { feedsFor, openSession, openTracedSession } from './ort-session.ts';
 import { refuseStrays } from './ort-trace.ts';
 import { processMemory } from './process-memory.ts';
+import { Tensor, type InferenceSession } from './runtime.ts';
 import type {
   FromSessionThread,
   RunRequest,

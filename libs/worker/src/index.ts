@@ -2,11 +2,7 @@ export { installCudaProvider, type InstallOptions, type InstallReport } from './
 export { examineGpus } from './doctor/examine-gpus.ts';
 export { examineModel } from './doctor/examine-model.ts';
 export type { Finding } from './doctor/finding.ts';
-export {
-  buildNativeEncoder,
-  type NativeEncoderBuildOptions,
-  type NativeEncoderReport,
-} from './device/native-encoder-build.ts';
+export { buildNative, type NativeBuildOptions, type NativePart, type NativeReport } from './device/native-build.ts';
 export { proveModel, type ProveOptions } from './device/prove-model.ts';
 export { runGraph } from './device/run-graph.ts';
 export { interleaved } from './measure/interleaved.ts';

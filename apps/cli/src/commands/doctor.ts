@@ -45,7 +45,7 @@ export async function doctor(terminal: Terminal, flags: DoctorFlags, version: st
     await cacheFinding(cacheDir),
     ...(settings.device === 'cpu'
       ? []
-      : await examineGpus({ environment: terminal.environment, cudaLibrary: settings.cudaLibrary })),
+      : await examineGpus({ cacheDir, environment: terminal.environment, cudaLibrary: settings.cudaLibrary })),
     await modelFinding(settings, cacheDir, terminal),
     ...(await queueFindings(settings, cacheDir)),
   ];

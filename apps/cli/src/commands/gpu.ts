@@ -1,8 +1,7 @@
-// `shoal gpu install`: fetches what ONNX Runtime needs to use NVIDIA GPUs, builds the native encoder where there are
-// compilers, and says what is still missing. How that is done and checked is libs/worker's business.
+// `shoal gpu install`: fetches what ONNX Runtime needs to use NVIDIA GPUs, builds native code where there are compilers, and says what is still missing. How that is done and checked is libs/worker's business.
 
 import { cacheFolder } from '@shoal/core';
-import { buildNativeEncoder, installCudaProvider, type NativeEncoderReport } from '@shoal/worker';
+import { buildNative, installCudaProvider, type NativeBuildOptions, type NativeReport } from '@shoal/worker';
 import { downloadProgress } from '../progress.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -25,12 +24,12 @@ export async function install(terminal: Terminal, flags: GpuFlags): Promise<void
       onProgress: (done, total) => bar.update(done, total),
     });
     bar.stop();
-    if (!isQuiet) say(terminal, 'building the native encoder …');
-    const encoder = await buildNativeEncoder({
+    if (!isQuiet) say(terminal, 'native encoder and similarity …');
+    const [encoder, similarity] = await buildBoth({
       cacheDir: cacheFolder(settings.cacheDir, terminal.environment),
       environment: terminal.environment,
     });
-    if (flags.json === true) return await print(terminal, `${JSON.stringify({ ...report, encoder })}\n`);
+    if (flags.json === true) return await print(terminal, `${JSON.stringify({ ...report, encoder, similarity })}\n`);
     if (!isQuiet)
       say(
         terminal,
@@ -39,15 +38,23 @@ export async function install(terminal: Terminal, flags: GpuFlags): Promise<void
       );
     if (report.problem !== undefined)
       say(terminal, `not usable yet: ${report.problem}. "shoal doctor" looks at everything a GPU worker needs`);
-    if (!isQuiet) say(terminal, inWords(encoder));
+    if (isQuiet) return;
+    say(terminal, inWords('the native encoder', encoder, 'Workers use ONNX Runtime, at about half the rate'));
+    say(terminal, inWords('similarity on CUDA', similarity, 'The CPU compares'));
   } finally {
     bar.stop();
   }
 }
 
-function inWords({ isBuilt, found, problem }: NativeEncoderReport): string {
-  if (!isBuilt) return `the native encoder was not built: ${found}. Workers use ONNX Runtime, at about half the rate`;
+/** One after the other: nvcc takes gigabytes. */
+async function buildBoth(options: NativeBuildOptions): Promise<readonly [NativeReport, NativeReport]> {
+  const encoder = await buildNative('encoder', options);
+  return [encoder, await buildNative('similarity', options)];
+}
+
+function inWords(what: string, { isThere, found, problem }: NativeReport, without: string): string {
+  if (!isThere) return `${what} is not here: ${found}. ${without}`;
   return problem === undefined
-    ? `the native encoder is in ${found}; workers on NVIDIA GPUs use it`
-    : `the native encoder is in ${found} and not usable yet: ${problem}`;
+    ? `${what} is in ${found}; workers on NVIDIA GPUs use it`
+    : `${what} is in ${found} and not usable yet: ${problem}`;
 }

@@ -3,6 +3,7 @@
 // does).
 
 import { access } from 'node:fs/promises';
+import { nativeCure } from '@shoal/core/base';
 import {
   CUDA_LIBRARY,
   nativeAddon,
@@ -11,6 +12,8 @@ import {
   type CudaDevice,
   type CudaLibrary,
 } from './native-addon.ts';
+
+const HOW = nativeCure('cuda', '"sh native/similarity/build.sh cuda" builds them where there is nvcc');
 
 export interface OpenedCuda {
   readonly addon: CudaAddon;
@@ -40,9 +43,7 @@ export function openCuda(path: string = CUDA_LIBRARY): CudaFound {
   if (typeof library === 'string')
     return {
       ok: false,
-      reason:
-        `the CUDA kernels cannot be opened (${library}); "sh native/similarity/build.sh cuda" builds them where ` +
-        'there is nvcc',
+      reason: `the CUDA kernels cannot be opened (${library}); ${HOW}`,
       isAbsence: false,
     };
   const devices = addon.cudaDevices(library);
@@ -57,8 +58,5 @@ export async function cudaLibraryProblem(path: string = CUDA_LIBRARY): Promise<s
     () => true,
     () => false,
   );
-  return isThere
-    ? undefined
-    : `the CUDA kernels for similarity are not here (${path}); "sh native/similarity/build.sh cuda" builds them ` +
-        'where there is nvcc';
+  return isThere ? undefined : `the CUDA kernels for similarity are not here (${path}); ${HOW}`;
 }

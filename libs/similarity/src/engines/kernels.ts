@@ -5,6 +5,7 @@
 
 import { availableParallelism } from 'node:os';
 import { ShoalError } from '@shoal/contract';
+import { nativeCure } from '@shoal/core/base';
 import type { Graph } from '../graphs/graph.ts';
 import { answer, merged, mostActivated, type TopK } from './best-rows.ts';
 import { checkMetric, checkSearch, checkSpread, refuseCut, rowsOfIds, type Seeds } from './checks.ts';
@@ -91,7 +92,7 @@ export function cpuEngine({
   if (addon === undefined || !there.includes(chosen)) {
     const why =
       addon === undefined
-        ? `the native code is not here (${nativeProblem()}); npm run build makes it where there is a C++ compiler`
+        ? `the native code is not here (${nativeProblem()}); ${nativeCure('addons', 'npm run build makes it where there is a C++ compiler')}`
         : `this machine has ${there.join(', ')}`;
     throw new ShoalError('SETUP_FAILED', `the kernels for ${chosen} cannot be used: ${why}`, { isa: chosen });
   }

@@ -2,7 +2,7 @@
 // engine gives the same answers. The only place that knows where the library lies and what it exports.
 
 import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
+import { nativeFile } from '@shoal/core/base';
 
 /** Seven values that describe rows: data, count, dims, stride, type, scales, longest (shoal_rows in similarity.h). */
 export type NativeRows = readonly [Uint8Array, number, number, number, number, Float32Array | null, number];
@@ -188,10 +188,9 @@ export interface NativeAddon extends CudaAddon {
   isCut(bytes: Uint8Array): boolean;
 }
 
-const FOLDER = new URL('../../../../dist/native/similarity/', import.meta.url);
-const LIBRARY = fileURLToPath(new URL('similarity.node', FOLDER));
-/** Where `native/similarity/build.sh cuda` puts it. */
-export const CUDA_LIBRARY = fileURLToPath(new URL('similarity_cuda.so', FOLDER));
+const LIBRARY = nativeFile('addons', 'similarity', 'similarity.node');
+/** Where `native/similarity/build.sh cuda` puts it, or its package has it. */
+export const CUDA_LIBRARY = nativeFile('cuda', 'similarity', 'similarity_cuda.so');
 
 let loaded: { readonly addon: NativeAddon } | { readonly problem: string } | undefined;
 

@@ -1,9 +1,10 @@
 // `shoal gpu install`: ONNX Runtime's CUDA provider, which npm does not carry, out of the pinned wheel of the same
 // version. Kept in the cache folder and linked beside the runtime's library, where alone it is looked for; so a fresh
-// node_modules needs a link and no download. Installs nothing of CUDA itself: what the loader will miss is named.
+// node_modules needs a link and no download, and one that is read-only neither. Installs nothing of CUDA itself: what the loader will miss is named.
 
-import { access, copyFile, readlink, rm, symlink } from 'node:fs/promises';
-import { join } from 'node:path';
+import { access, copyFile, cp, mkdir, readlink, rm, symlink } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import {
   fetchReason,
@@ -14,7 +15,13 @@ import {
   type OnProgress,
   type Wheel,
 } from '@shoal/fetch';
-import { cudaProviderProblem, installedRuntime, type InstalledRuntime } from '@shoal/inference';
+import {
+  RUNTIME_ELSEWHERE,
+  RUNTIME_LIBRARIES,
+  cudaProviderProblem,
+  installedRuntime,
+  type InstalledRuntime,
+} from '@shoal/inference';
 
 export interface PinnedProvider {
   readonly wheel: Wheel;
@@ -39,6 +46,8 @@ export const CUDA_PROVIDER: PinnedProvider = {
     'libonnxruntime_providers_cuda.so': '35da2e7ed0dd0d1aec5cdb16ce11a51d06c0c48cf62d1b1c9332946a4fae14fc',
   },
 };
+
+const RUNTIME_LIBRARY = 'libonnxruntime.so.1';
 
 export interface InstallOptions {
   readonly cacheDir: string;
@@ -66,7 +75,7 @@ export interface InstallReport {
  * put in place.
  */
 export async function installCudaProvider(options: InstallOptions): Promise<InstallReport> {
-  const { cacheDir, force = false, runtime = installedRuntime(), provider = CUDA_PROVIDER } = options;
+  const { cacheDir, force = false, runtime = installedRuntime({}), provider = CUDA_PROVIDER } = options;
   const { version } = provider.wheel;
   refuseOthers(version, runtime);
   const kept = keptIn(cacheDir, version);
@@ -76,24 +85,65 @@ export async function installCudaProvider(options: InstallOptions): Promise<Inst
       if (force || !(await isWhole(kept, provider))) await fetchFiles(kept, provider, options);
     });
   }
-  for (const file of Object.keys(provider.files)) await link(join(kept, file), join(runtime.folder, file));
-  return { version, kept, linked: runtime.folder, wasThere, problem: await cudaProviderProblem(runtime) };
+  const linked = await bring(kept, Object.keys(provider.files), runtime);
+  return { version, kept, linked, wasThere, problem: await cudaProviderProblem({ ...runtime, folder: linked }) };
 }
 
 /**
- * What an earlier `installCudaProvider` kept is linked again: `npm ci` took the links away. Does nothing else, and
- * never fails.
+ * What an earlier `installCudaProvider` kept is linked again: `npm ci` took the links away, or this process and those
+ * that it starts have to load ONNX Runtime from there. Does nothing else, and never fails.
  */
 export async function linkKeptProvider(
   cacheDir: string,
   { wheel, files }: PinnedProvider = CUDA_PROVIDER,
-  runtime: InstalledRuntime = installedRuntime(),
+  runtime: InstalledRuntime = installedRuntime({}),
 ): Promise<void> {
   if (runtime.version !== wheel.version) return;
-  for (const file of Object.keys(files)) {
-    const [kept, linked] = [join(keptIn(cacheDir, wheel.version), file), join(runtime.folder, file)];
-    if (!(await exists(linked)) && (await exists(kept))) await link(kept, linked).catch(() => undefined);
+  const kept = keptIn(cacheDir, wheel.version);
+  const missing = [];
+  for (const file of Object.keys(files))
+    if (!(await exists(join(runtime.folder, file))) && (await exists(join(kept, file)))) missing.push(file);
+  if (missing.length > 0) await bring(kept, missing, runtime).catch(() => undefined);
+}
+
+/**
+ * Provider and runtime into one folder, which is returned: the provider to the runtime, or, where an installed package
+ * may not be written to, the runtime to the provider, for this process and all that it starts from here on.
+ */
+async function bring(kept: string, files: readonly string[], runtime: InstalledRuntime): Promise<string> {
+  try {
+    for (const file of files) await link(join(kept, file), join(runtime.folder, file));
+    return runtime.folder;
+  } catch (error) {
+    if (!isForbidden((error as Error).cause)) throw error;
+    const copy = await copyRuntime(kept, runtime);
+    for (const file of files) await link(join(kept, file), join(copy, RUNTIME_LIBRARIES, file));
+    process.env[RUNTIME_ELSEWHERE] = copy;
+    return join(copy, RUNTIME_LIBRARIES);
   }
+}
+
+/** The runtime's package in `kept`: its large library is a link, all else a copy, since modules are where links end. */
+async function copyRuntime(kept: string, { folder }: InstalledRuntime): Promise<string> {
+  const copy = join(kept, 'runtime');
+  const library = join(folder, RUNTIME_LIBRARY);
+  if ((await readlink(join(copy, RUNTIME_LIBRARIES, RUNTIME_LIBRARY)).catch(() => undefined)) === library) return copy;
+  const origin = folder.slice(0, -RUNTIME_LIBRARIES.length);
+  const common = createRequire(join(origin, 'package.json')).resolve('onnxruntime-common');
+  await withLock(`${copy}.lock`, async () => {
+    await rm(copy, { recursive: true, force: true });
+    await mkdir(join(copy, RUNTIME_LIBRARIES), { recursive: true });
+    for (const part of ['package.json', 'dist', join(RUNTIME_LIBRARIES, 'onnxruntime_binding.node')])
+      await cp(join(origin, part), join(copy, part), { recursive: true });
+    await mkdir(join(copy, 'node_modules'));
+    await symlink(dirname(dirname(dirname(common))), join(copy, 'node_modules', 'onnxruntime-common')); // …/dist/cjs/index.js
+    await symlink(library, join(copy, RUNTIME_LIBRARIES, RUNTIME_LIBRARY)); // last: it says that all is there
+  });
+  return copy;
+}
+
+function isForbidden(cause: unknown): boolean {
+  return ['EACCES', 'EPERM', 'EROFS'].includes((cause as NodeJS.ErrnoException | undefined)?.code ?? '');
 }
 
 function keptIn(cacheDir: string, version: string): string {
@@ -173,11 +223,8 @@ async function link(target: string, path: string): Promise<void> {
     await rm(path, { force: true });
     await symlink(target, path);
   } catch (cause) {
-    const { code, message } = cause as NodeJS.ErrnoException;
-    const cure =
-      code === 'EACCES' || code === 'EPERM' || code === 'EROFS'
-        ? 'run the command as the owner of that folder'
-        : 'look at the folder';
+    const { message } = cause as NodeJS.ErrnoException;
+    const cure = isForbidden(cause) ? 'run the command as the owner of that folder' : 'look at the folder';
     throw new ShoalError(
       'SETUP_FAILED',
       `the CUDA provider is in ${target}, but cannot be put beside ONNX Runtime (${message}): ${cure}`,

@@ -1,11 +1,11 @@
-// What `shoal gpu install` says of the native encoder: built, no compiler, broken. A shell script stands in for the
+// What `shoal gpu install` says of native code: built, no compiler, broken. A shell script stands in for the
 // compilers.
 
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { buildNativeEncoder } from './native-encoder-build.ts';
+import { buildNative } from './native-build.ts';
 
 let folder: string;
 beforeAll(async () => {
@@ -13,36 +13,36 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true, force: true }));
 
-async function reportOf(script: string): Promise<{ isBuilt: boolean; found: string }> {
+async function reportOf(script: string): Promise<{ isThere: boolean; found: string }> {
   const path = join(folder, 'build.sh');
   await writeFile(path, script);
-  return buildNativeEncoder({ cacheDir: folder, script: path });
+  return buildNative('encoder', { cacheDir: folder, script: path });
 }
 
 test('a missing compiler is named and no error', async () => {
   expect(await reportOf('[ "$1" = addon ] || { echo "there is no CUDA compiler" >&2; exit 3; }')).toMatchObject({
-    isBuilt: false,
+    isThere: false,
     found: 'a compiler is missing: there is no CUDA compiler',
   });
 });
 
 test('a build that fails says which part and the last words of the compiler', async () => {
   expect(await reportOf('echo first >&2; echo "error: no" >&2; exit 1')).toMatchObject({
-    isBuilt: false,
+    isThere: false,
     found: 'building addon failed: error: no',
   });
 });
 
 test('both parts are built, and what else is missing is told', async () => {
   expect(await reportOf(`echo "$1" >> ${join(folder, 'parts')}`)).toMatchObject({
-    isBuilt: true,
+    isThere: true,
     found: expect.stringContaining('encoder'),
   });
 });
 
 test('a project without the sources says so', async () => {
-  expect(await buildNativeEncoder({ cacheDir: folder, script: join(folder, 'absent.sh') })).toMatchObject({
-    isBuilt: false,
+  expect(await buildNative('encoder', { cacheDir: folder, script: join(folder, 'absent.sh') })).toMatchObject({
+    isThere: false,
     found: expect.stringContaining('not here'),
   });
 });

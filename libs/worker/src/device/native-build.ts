@@ -1,55 +1,74 @@
-// The second half of `shoal gpu install`: builds the native encoder for the GPU that is here, where CUDA's compiler and
-// a C++ compiler are. Workers run without it, so nothing of this is an error: what keeps it from being built is told.
+// The second half of `shoal gpu install`: native code for the GPU that is here, built where CUDA's compiler and a C++
+// compiler are, or found in its package. Workers run without it, so nothing of this is an error: what keeps it from
+// being there is told.
 
 import { spawn } from 'node:child_process';
-import { access } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { existsSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { nativeCure } from '@shoal/core/base';
 import { ENCODER_LIBRARIES, nativeEncoderProblem } from '@shoal/inference';
 import { readDevices } from '@shoal/ops';
 
-export interface NativeEncoderReport {
-  readonly isBuilt: boolean;
+export type NativePart = 'encoder' | 'similarity';
+
+export interface NativeReport {
+  /** Built now, or found in its package. */
+  readonly isThere: boolean;
   /** The path of the library, or why there is none. */
   readonly found: string;
   /** Why it cannot be used yet; undefined when it can. */
   readonly problem: string | undefined;
 }
 
-export interface NativeEncoderBuildOptions {
+export interface NativeBuildOptions {
   readonly cacheDir: string;
   readonly environment?: Readonly<Record<string, string | undefined>>;
   /** The script that builds; given by tests alone. */
   readonly script?: string;
 }
 
-const SCRIPT = fileURLToPath(new URL('../../../../native/encoder/build.sh', import.meta.url));
 /** One architecture takes 30 s, all of them some minutes. */
 const BUILD_TIMEOUT_MS = 900_000;
 /** The exit status of build.sh where a compiler is missing. */
 const NO_COMPILER = 3;
 
-export async function buildNativeEncoder({
-  cacheDir,
-  environment = process.env,
-  script = SCRIPT,
-}: NativeEncoderBuildOptions): Promise<NativeEncoderReport> {
-  if (
-    !(await access(script).then(
-      () => true,
-      () => false,
-    ))
-  )
-    return { isBuilt: false, found: `its sources are not here (${script})`, problem: nativeEncoderProblem() };
+export async function buildNative(
+  part: NativePart,
+  { cacheDir, environment = process.env, script = scriptOf(part) }: NativeBuildOptions,
+): Promise<NativeReport> {
+  const { library, problem } = await libraryOf(part);
+  if (!existsSync(script))
+    return existsSync(library)
+      ? { isThere: true, found: library, problem: problem() }
+      : { isThere: false, found: nativeCure('cuda', `its sources are not here (${script})`), problem: problem() };
   const own = { ...environment, SHOAL_CACHE_DIR: cacheDir, ...(await architectureHere()) };
-  for (const part of ['addon', 'cuda']) {
-    const { status, words } = await built(script, part, own);
-    if (status === NO_COMPILER)
-      return { isBuilt: false, found: `a compiler is missing: ${words}`, problem: nativeEncoderProblem() };
-    if (status !== 0)
-      return { isBuilt: false, found: `building ${part} failed: ${words}`, problem: nativeEncoderProblem() };
+  for (const step of ['addon', 'cuda']) {
+    const { status, words } = await built(script, step, own);
+    if (status === NO_COMPILER) return { isThere: false, found: `a compiler is missing: ${words}`, problem: problem() };
+    if (status !== 0) return { isThere: false, found: `building ${step} failed: ${words}`, problem: problem() };
   }
-  return { isBuilt: true, found: dirname(ENCODER_LIBRARIES.cuda), problem: nativeEncoderProblem() };
+  return { isThere: true, found: library, problem: problem() };
+}
+
+/** Of a checkout; installed packages have no sources. */
+function scriptOf(part: NativePart): string {
+  return fileURLToPath(new URL(`../../../../native/${part}/build.sh`, import.meta.url));
+}
+
+interface NativeLibrary {
+  readonly library: string;
+  readonly problem: () => string | undefined;
+}
+
+async function libraryOf(part: NativePart): Promise<NativeLibrary> {
+  if (part === 'encoder') return { library: ENCODER_LIBRARIES.cuda, problem: nativeEncoderProblem };
+  const { CUDA_LIBRARY, openCuda } = await import('@shoal/similarity'); // takes a while to load
+  const problem = (): string | undefined => {
+    const found = openCuda();
+    return found.ok ? undefined : found.reason;
+  };
+  return { library: CUDA_LIBRARY, problem };
 }
 
 /** The architecture of the cards, where the driver tells it and all have the same: no other is compiled for then. */
@@ -66,7 +85,7 @@ async function built(
   environment: Readonly<Record<string, string | undefined>>,
 ): Promise<{ readonly status: number; readonly words: string }> {
   const child = spawn('sh', [script, part], {
-    cwd: join(dirname(script)),
+    cwd: dirname(script),
     env: environment,
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: BUILD_TIMEOUT_MS,

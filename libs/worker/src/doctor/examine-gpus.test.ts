@@ -70,7 +70,7 @@ describe('a machine with a GPU', () => {
     expect(await lineOf(join(folder, 'absent.so'))).toMatchObject({
       state: 'absent',
       found: expect.stringMatching(/not here \(.*absent\.so\).*the CPU compares/),
-      cure: expect.stringContaining('build.sh cuda'),
+      cure: expect.stringContaining('shoal gpu install'),
     });
     await writeFile(join(folder, 'broken.so'), 'no library');
     expect(await lineOf(join(folder, 'broken.so'))).toMatchObject({

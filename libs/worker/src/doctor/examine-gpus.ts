@@ -3,6 +3,7 @@
 
 import { access, constants, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { nativeCure } from '@shoal/core/base';
 import { cudaProviderProblem, findsCudnn, installedRuntime, nativeEncoderProblem } from '@shoal/inference';
 import {
   readDetails,
@@ -14,10 +15,13 @@ import {
   type ReadDevicesOptions,
 } from '@shoal/ops';
 import type { Finding } from './finding.ts';
+import { linkKeptProvider } from '../device/cuda-provider.ts';
 import { visibleDevice } from '../device/cuda-visibility.ts';
 import { unusable } from '../device/nvidia-device.ts';
 
 export interface ExamineGpusOptions extends ReadDevicesOptions {
+  /** Where `shoal gpu install` keeps what it fetches. */
+  readonly cacheDir?: string;
   readonly environment: Readonly<Record<string, string | undefined>>;
   /** The folder of device files; given by tests alone. */
   readonly deviceFolder?: string;
@@ -219,9 +223,10 @@ function visibilityFindings({ environment }: ExamineGpusOptions): Finding[] {
 }
 
 async function providerFindings(
-  { providerProblem = cudaProviderProblem, environment }: ExamineGpusOptions,
+  { providerProblem = cudaProviderProblem, environment, cacheDir }: ExamineGpusOptions,
   hasGpu: boolean,
 ): Promise<Finding[]> {
+  if (cacheDir !== undefined) await linkKeptProvider(cacheDir);
   const problem = await providerProblem();
   if (!hasGpu) return [];
   if (problem === undefined)
@@ -254,7 +259,10 @@ function encoderFinding({ encoderProblem = nativeEncoderProblem }: ExamineGpusOp
     about: 'native encoder',
     state: 'absent',
     found: `${problem}; ONNX Runtime serves`,
-    cure: '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler',
+    cure: nativeCure(
+      'cuda',
+      '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler',
+    ),
   };
 }
 
@@ -272,9 +280,11 @@ async function similarityFinding({ cudaLibrary }: ExamineGpusOptions): Promise<F
       about,
       state: 'absent',
       found: `${absence}; the CPU compares`,
-      cure:
-        '"sh native/similarity/build.sh cuda" builds it where there are CUDA\'s compiler (nvcc) and a C++ ' +
-        'compiler; "npm run fetch-nvcc" fetches the former',
+      cure: nativeCure(
+        'cuda',
+        '"shoal gpu install" builds it where there are CUDA\'s compiler (nvcc) and a C++ compiler; "npm run ' +
+          'fetch-nvcc" fetches the former',
+      ),
     };
   const opened = openCuda(cudaLibrary);
   if (!opened.ok)
@@ -282,7 +292,7 @@ async function similarityFinding({ cudaLibrary }: ExamineGpusOptions): Promise<F
       about,
       state: 'warning',
       found: `${opened.reason}; the CPU compares`,
-      cure: 'build it again ("sh native/similarity/build.sh cuda"), or see the lines above for driver and GPUs',
+      cure: 'get it anew ("shoal gpu install"), or see the lines above for driver and GPUs',
     };
   const { path, devices } = opened.cuda;
   const cards = devices.map(
