@@ -8,7 +8,7 @@
 // `cuda` wants nvcc (npm run fetch-nvcc) and takes a quarter of an hour of CPU the first time.
 
 import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { mkdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { filesBelow } from './pack/packed-tree.ts';
 import { packClient, packCuda, packNative, packRuntimes, packShoal, type PackedPackage } from './pack/packages.ts';
@@ -33,21 +33,18 @@ process.exit(isWhole ? 0 : 1);
 
 async function made(part: Part): Promise<readonly PackedPackage[]> {
   const options = { project: PROJECT, out: join(OUT, 'folders') };
-  rmSync(join(options.out, part === 'client' ? 'shoal-client' : part), { recursive: true, force: true });
   if (part === 'client') return [packClient(options)];
   if (part === 'shoal') return [packShoal(options)];
   if (part === 'onnxruntime') return packRuntimes(options);
   const step = part === 'native' ? 'addon' : 'cuda';
   if (!build('similarity', step) || !build('encoder', step)) return [];
-  const file = (name: string): [string, string] => [name, join(BUILD, name)];
   return part === 'native'
-    ? [packNative(options, Object.fromEntries(['similarity/similarity.node', 'encoder/encoder.node'].map(file)))]
-    : [
-        packCuda(
-          options,
-          Object.fromEntries(['similarity/similarity_cuda.so', 'encoder/libshoal_encoder.so'].map(file)),
-        ),
-      ];
+    ? [packNative(options, fromBuild(['similarity/similarity.node', 'encoder/encoder.node']))]
+    : [packCuda(options, fromBuild(['similarity/similarity_cuda.so', 'encoder/libshoal_encoder.so']))];
+}
+
+function fromBuild(names: readonly string[]): Readonly<Record<string, string>> {
+  return Object.fromEntries(names.map((name) => [name, join(BUILD, name)]));
 }
 
 /** In a folder of its own: what a checkout builds for itself stays as it is. False where a compiler is missing. */

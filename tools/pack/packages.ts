@@ -2,7 +2,7 @@
 // Two are JavaScript and whole by themselves: `@shoal/client` and `shoal`. The others are for one platform each, and
 // `shoal` does without them but for ONNX Runtime's.
 
-import { existsSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { PackedTree, filesBelow } from './packed-tree.ts';
 
@@ -205,6 +205,7 @@ function beside(project: string, readme: string): readonly (readonly [string, st
 function put(out: string, manifest: Json, files: Iterable<readonly [string, string | Buffer]>): PackedPackage {
   const { name, version } = manifest as { readonly name: string; readonly version: string };
   const folder = join(out, name.replace('@', '').replace('/', '-'));
+  rmSync(folder, { recursive: true, force: true });
   for (const [path, content] of files) {
     mkdirSync(dirname(join(folder, path)), { recursive: true });
     writeFileSync(join(folder, path), content, { mode: path.startsWith('bin/shoal') ? 0o755 : 0o644 });
