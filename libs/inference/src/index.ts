@@ -10,6 +10,7 @@ export {
   cudaProviderProblem,
   findsCudnn,
   installedRuntime,
+  runtimeMain,
   missingLibraries,
   type InstalledRuntime,
   type Provider,

@@ -2,11 +2,19 @@
 
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { CUDA_PROVIDER_FILES, installedRuntime } from '@shoal/inference';
+import { SmallDisk } from '@shoal/fetch/testing';
+import {
+  CUDA_PROVIDER_FILES,
+  RUNTIME_ELSEWHERE,
+  RUNTIME_LIBRARIES,
+  installedRuntime,
+  runtimeMain,
+} from '@shoal/inference';
 import { CUDA_PROVIDER, installCudaProvider, linkKeptProvider, type PinnedProvider } from './cuda-provider.ts';
 
 let folder: string;
@@ -43,6 +51,15 @@ beforeAll(() => {
   environment = { ...process.env, PIP_FIND_LINKS: folder, PIP_INDEX_URL: 'http://127.0.0.1:9', PIP_RETRIES: '0' };
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** An empty graph of ONNX in 40 bytes is enough: the provider is loaded before it is looked at. */
+const ASK_FOR_CUDA = `
+  const { InferenceSession } = require(process.env.${RUNTIME_ELSEWHERE});
+  const graph = Uint8Array.from([8, 8, 58, 5, 18, 3, 103, 49, 50, 66, 4, 10, 0, 16, 17]);
+  InferenceSession.create(graph, { executionProviders: ['cuda'] }).then(
+    () => console.log('opened'),
+    (error) => console.log(error.message),
+  );`;
 
 let runtimes = 0;
 function freshRuntime(version = '1.0'): { folder: string; version: string } {
@@ -85,6 +102,37 @@ describe.runIf(process.platform === 'linux' && process.arch === 'x64')('the CUDA
       `the library ${CUDA_PROVIDER_FILES[0]}`,
     );
     await linkKeptProvider(join(folder, 'nothing'), provider, freshRuntime());
+  });
+
+  test('brings the runtime to itself where the package may not be written to', async ({ skip }) => {
+    const disk = SmallDisk.make(200e6);
+    if (typeof disk === 'string') return skip(disk);
+    try {
+      const origin = dirname(dirname(runtimeMain({})));
+      const common = dirname(dirname(dirname(createRequire(join(origin, 'x.js')).resolve('onnxruntime-common'))));
+      for (const [from, to] of [
+        ...['package.json', 'dist', RUNTIME_LIBRARIES].map((part) => [join(origin, part), part] as const),
+        [common, join('node_modules', 'onnxruntime-common')] as const,
+      ])
+        cpSync(from, join(disk.folder, to), { recursive: true });
+      const installed = disk.readOnlyView();
+      const runtime = { folder: join(installed, RUNTIME_LIBRARIES), version: '1.0' };
+      const cacheDir = join(folder, 'read-only');
+      const report = await installCudaProvider({ cacheDir, provider, environment, runtime });
+      expect(report.linked).toBe(join(report.kept, 'runtime', RUNTIME_LIBRARIES));
+      delete process.env[RUNTIME_ELSEWHERE];
+      await linkKeptProvider(cacheDir, provider, runtime);
+      expect(process.env[RUNTIME_ELSEWHERE]).toBe(join(report.kept, 'runtime'));
+      // The runtime itself says where it looks for the provider.
+      const asked = spawnSync(process.execPath, ['--input-type=commonjs', '--eval', ASK_FOR_CUDA], {
+        encoding: 'utf8',
+        env: process.env,
+      });
+      expect(asked.stderr).toContain(join(report.kept, 'runtime', RUNTIME_LIBRARIES, CUDA_PROVIDER_FILES[0]));
+    } finally {
+      delete process.env[RUNTIME_ELSEWHERE];
+      disk.remove();
+    }
   });
 
   test('that was damaged in the cache is fetched again', async () => {
