@@ -124,6 +124,14 @@ test('a revision that is not given is that of the workers; without a worker it i
   }
 });
 
+test('where no worker is alive just now, what the last one left behind tells the revision', async () => {
+  const key = `${prefix}:embed-x`;
+  await server.command('ZADD', `${key}:completed`, 1, 'a-job');
+  await server.command('HSET', `${key}:a-job`, 'returnvalue', JSON.stringify({ v: 1, model: 'x@last' }));
+  await using found = await connect({ model: 'x' });
+  expect(Reflect.get(found, 'model')).toBe('x@last');
+});
+
 test('rows that were cut here and are too long for the worker all the same: client and worker disagree, and it says so', async () => {
   const connection = new Redis(server.url, { maxRetriesPerRequest: null });
   const worker = new Worker(

@@ -19,6 +19,7 @@ import {
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
 import { cutChunks } from './chunks.ts';
+import { matrixOf, rowIdsOf } from './comparands.ts';
 import { asTextItems, rowsOf, type TextItem } from './embed-many.ts';
 import { askedOfWorkers, makeRequest, type AskedOfWorkers, type RequestTerms } from './embed-request.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
@@ -50,10 +51,10 @@ import {
   checkRerank,
   checkTexts,
   modelOf,
-  shown,
 } from './options.ts';
 import { refuseOldNode } from './node-version.ts';
 import type { RowsRequest } from './job-request.ts';
+import { joined } from './joined.ts';
 import { QueueLine } from './queue-line.ts';
 import { RerankCalls } from './rerank-calls.ts';
 import { fleetRevision } from './revision.ts';
@@ -71,10 +72,8 @@ import {
   type SearchOptions,
   type SpreadOptions,
 } from './similarity-calls.ts';
-import { joinedRows } from './stored-rows.ts';
 import { Submitted, submit } from './submitted.ts';
 import { limited } from './time-limit.ts';
-import { withRows } from './with-rows.ts';
 
 refuseOldNode();
 
@@ -526,78 +525,6 @@ function noPrompt({ name, prompts = {} }: ClientModel, prompt: string | undefine
   );
 }
 
-/**
- * Plain arrays are what JSON and JavaScript have at hand. What is no number becomes NaN, which VECTOR_INVALID names by
- * row.
- */
-function matrixOf({ values: given, dims }: Exclude<Queries, readonly string[]>): Matrix {
-  if (!(given instanceof Float32Array) && !Array.isArray(given))
-    throw new ShoalError(
-      'VECTOR_INVALID',
-      `values are ${shown(given)}; pass a Float32Array, or one array of all numbers`,
-    );
-  const values =
-    given instanceof Float32Array
-      ? given
-      : Float32Array.from(given, (value: unknown) => (typeof value === 'number' ? value : Number.NaN));
-  if (Number.isInteger(dims) && dims >= 1 && values.length % dims === 0)
-    return { values, rows: values.length / dims, dims };
-  throw new ShoalError(
-    'DIMENSIONS_MISMATCH',
-    `${values.length} values are no rows of ${dims} dimensions; pass the length of one vector as dims, and ` +
-      'whole vectors as values',
-    { values: values.length, dims },
-  );
-}
-
-function rowIdsOf(ids: RowIds, query: number): BigUint64Array {
-  if (ids instanceof BigUint64Array) return ids;
-  if (!Array.isArray(ids))
-    throw new ShoalError(
-      'SEARCH_INVALID',
-      `candidates[${query}] is ${shown(ids)}; each query has a list of row ids: an array of numbers, or a ` +
-        'BigUint64Array',
-    );
-  return BigUint64Array.from(ids, (id: unknown, at) => {
-    if ((typeof id === 'number' || typeof id === 'bigint') && id >= 0 && Number.isSafeInteger(Number(id)))
-      return BigInt(id);
-    throw new ShoalError(
-      'SEARCH_INVALID',
-      `candidates[${query}][${at}] is ${shown(id)}; a row id is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`,
-    );
-  });
-}
-
 function* asItems(texts: readonly string[]): Generator<{ readonly text: string }, void, undefined> {
   for (const text of texts) yield { text };
-}
-
-function joined(
-  blocks: readonly EmbeddedBlock<unknown, OutputDtype>[],
-  dtype: OutputDtype = 'f32',
-): EmbedResult<OutputDtype> {
-  const { rows, dims, ...stored } = joinedRows(blocks, dtype);
-  const tokens = blocks.every((block) => block.tokens !== undefined)
-    ? blocks.flatMap((block) => block.tokens ?? [])
-    : undefined;
-  const isSimulated = blocks.some((block) => block.isSimulated);
-  return withRows({
-    rows,
-    dims,
-    dtype: stored.dtype,
-    vectors: stored.vectors,
-    scales: stored.scales,
-    tokens,
-    truncated: joinedTruncated(blocks),
-    isSimulated,
-  });
-}
-
-function joinedTruncated(blocks: readonly EmbeddedBlock<unknown, OutputDtype>[]): readonly number[] | boolean {
-  const rows = blocks.map(({ truncated, first }) =>
-    typeof truncated === 'boolean' ? truncated : truncated.map((row) => first + row),
-  );
-  return rows.some((part) => typeof part === 'boolean')
-    ? rows.includes(true)
-    : rows.flatMap((part) => (typeof part === 'boolean' ? [] : part));
 }

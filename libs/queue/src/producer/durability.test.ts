@@ -16,9 +16,3 @@ test.each([
   await durability.close();
   await server.stop();
 });
-
-test('after it was closed, and where no server is, it says so', async () => {
-  const durability = new Durability({ redisUrl: 'redis://127.0.0.1:1' });
-  await expect(durability.settled()).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });
-  await durability.close();
-});
