@@ -83,6 +83,7 @@ export {
   searchedIn,
   type Seed,
   type SeedSet,
+  SIMILARITY_JOB_VERSIONS,
   SIMILARITY_KINDS,
   type SimilarityInput,
   type SimilarityJob,

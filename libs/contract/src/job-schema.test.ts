@@ -48,6 +48,8 @@ test.each<[name: string, data: unknown, isJob: boolean]>([
   ['rerank', { v: 1, query: 'q', texts: ['a'] }, false],
   ['topk', { v: 1, collection: 'docs@3', queries: VECTORS, k: 10, metric: 'l2', names: true }, true],
   ['topk', { v: 1, collection: 'docs@3', queries: VECTORS }, false],
+  ['topk', { v: 2, collection: 'docs', queries: VECTORS, k: 1, meta: { at: 1 } }, true],
+  ['spread', { v: 1, graph: 'links', seeds: [[7]], k: 10, meta: {} }, false],
   ['cosine', { v: 1, queries: VECTORS, against: VECTORS }, true],
   ['rescore', { v: 1, collection: 'docs', queries: VECTORS, candidates: [[1, 2]], k: 1 }, true],
   ['spread', { v: 1, graph: 'links', seeds: [[7], [[1, 0.5], 2]], k: 10 }, true],

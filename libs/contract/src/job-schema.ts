@@ -6,7 +6,7 @@ import { EMBED_DATA } from './embed-job.ts';
 import { MAX_META_BYTES } from './job-terms.ts';
 import type { EmbedReturn } from './embed-job.ts';
 import { RERANK_DATA } from './rerank-job.ts';
-import { SIMILARITY_DATA, SIMILARITY_KINDS, type SimilarityReturn } from './similarity-job.ts';
+import { SIMILARITY_KINDS, similarityData, type SimilarityReturn } from './similarity-job.ts';
 
 const count = z.int().min(0);
 const handedOver = z.looseObject({ reason: z.string(), peakBytes: z.number().optional() });
@@ -67,7 +67,7 @@ export function jobSchema(): Readonly<Record<string, unknown>> {
       embed: defined(EMBED_DATA, 'data of a job named "embed"'),
       rerank: defined(RERANK_DATA, 'data of a job named "rerank"'),
       ...Object.fromEntries(
-        SIMILARITY_KINDS.map((kind) => [kind, defined(SIMILARITY_DATA[kind], `data of a job named "${kind}"`)]),
+        SIMILARITY_KINDS.map((kind) => [kind, defined(similarityData(kind), `data of a job named "${kind}"`)]),
       ),
       modelReturn: defined(modelReturn, 'returnvalue of embed and rerank jobs; later versions may add fields'),
       similarityReturn: defined(similarityReturn, 'returnvalue of similarity jobs; later versions may add fields'),

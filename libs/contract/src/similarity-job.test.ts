@@ -78,7 +78,8 @@ describe('what is accepted', () => {
 describe('what is refused', () => {
   test.each([
     ['search', /JOB_INVALID.*"topk"/, TOPK],
-    ['topk', /JOB_VERSION_UNKNOWN/, { ...TOPK, v: 2 }],
+    ['topk', /JOB_VERSION_UNKNOWN/, { ...TOPK, v: 3 }],
+    ['topk', /unknown field "meta" \("meta": it needs "v": 2\)/, { ...TOPK, meta: {} }],
     ['topk', /JOB_INVALID.*metrik/, { ...TOPK, metrik: 'dot' }],
     ['topk', /JOB_INVALID.*k: must be at least 1/, { ...TOPK, k: 0 }],
     ['topk', /JOB_INVALID.*k: must be at least 1/, { ...TOPK, k: -3 }],

@@ -1,4 +1,4 @@
-// The public format of similarity jobs, version 1: what a producer may put into `data` of a job named "cosine", "topk",
+// The public format of similarity jobs, versions 1 and 2: what a producer may put into `data` of a job named "cosine", "topk",
 // "rescore" or "spread" on the queue `similarity`, what the worker returns, and the only way from one to the other
 // (`parseSimilarityJob`). Everything that can be seen without the collection is refused here, by the producer already.
 
@@ -11,6 +11,7 @@ import {
   checkInputKey,
   checkVersion,
   invalid,
+  metaField,
   rowCount,
   termFields,
   termsOf,
@@ -57,25 +58,49 @@ const queries = z.union([
 ]);
 const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_ROWS_PER_JOB), z.literal('key')]);
 
-/** `data` by kind. */
-export const SIMILARITY_DATA = {
-  cosine: z.strictObject({ ...termFields, collection: named.optional(), queries, against: vectors.optional(), metric }),
-  topk: z.strictObject({ ...termFields, collection: named, queries, k, metric, names }),
-  rescore: z.strictObject({ ...termFields, collection: named, queries, candidates, k, metric, names }),
-  spread: z.strictObject({
-    ...termFields,
+const fields = {
+  cosine: { collection: named.optional(), queries, against: vectors.optional(), metric },
+  topk: { collection: named, queries, k, metric, names },
+  rescore: { collection: named, queries, candidates, k, metric, names },
+  spread: {
     graph,
     k,
     seeds: z.array(z.array(seedField).min(1)).min(1).max(MAX_ROWS_PER_JOB),
     steps: z.int().min(1).max(MAX_STEPS).optional(),
     decay: z.number().gt(0).max(1).optional(),
     threshold: z.number().min(0).optional(),
-  }),
+  },
+};
+const secondTerms = { ...termFields, v: z.literal(2), meta: metaField };
+const second = {
+  cosine: z.strictObject({ ...secondTerms, ...fields.cosine }),
+  topk: z.strictObject({ ...secondTerms, ...fields.topk }),
+  rescore: z.strictObject({ ...secondTerms, ...fields.rescore }),
+  spread: z.strictObject({ ...secondTerms, ...fields.spread }),
+};
+type Given<Kind extends SimilarityKind> = Kind extends SimilarityKind
+  ? Omit<z.infer<(typeof second)[Kind]>, 'v'> & { v: 1 | 2 }
+  : never;
+/** `data` of a job as a producer writes it. */
+export type SimilarityJobData = { [Kind in SimilarityKind]: Given<Kind> }[SimilarityKind];
+
+/** Versions of `data` that are read here; `meta` needs version 2. */
+export const SIMILARITY_JOB_VERSIONS: readonly number[] = [1, 2];
+type Schemas = { readonly [Kind in SimilarityKind]: z.ZodType<Given<Kind>> };
+const SCHEMAS: Readonly<Record<1 | 2, Schemas>> = {
+  1: {
+    cosine: z.strictObject({ ...termFields, ...fields.cosine }),
+    topk: z.strictObject({ ...termFields, ...fields.topk }),
+    rescore: z.strictObject({ ...termFields, ...fields.rescore }),
+    spread: z.strictObject({ ...termFields, ...fields.spread }),
+  },
+  2: second,
 };
 
-/** `data` of a job as a producer writes it. */
-export type SimilarityJobData = z.infer<(typeof SIMILARITY_DATA)[SimilarityKind]>;
-type Given<Kind extends SimilarityKind> = z.infer<(typeof SIMILARITY_DATA)[Kind]>;
+/** All forms of `data` of a kind, for the published schema. */
+export function similarityData(kind: SimilarityKind): z.ZodType {
+  return z.union([SCHEMAS[1][kind], SCHEMAS[2][kind]]);
+}
 
 /** Vectors that came with the job, or that its input key has. */
 export type VectorInput =
@@ -194,21 +219,22 @@ export function parseSimilarityJob(jobId: string, name: string, data: unknown): 
       `the job is named "${name.slice(0, 80)}"; this queue takes jobs named ` +
         `${SIMILARITY_KINDS.map((kind) => `"${kind}"`).join(', ')}`,
     );
-  const job = readJob(jobId, name, checkVersion(jobId, data));
+  const job = readJob(jobId, name, checkVersion(jobId, data, SIMILARITY_JOB_VERSIONS));
   if (job.input.form === 'vectors' && job.input.queries.form === 'key') checkInputKey(jobId);
   return job;
 }
 
 function readJob(jobId: string, name: SimilarityKind, data: object): SimilarityJob {
+  const schemas = SCHEMAS['v' in data && data.v === 2 ? 2 : 1];
   switch (name) {
     case 'cosine':
-      return cosineJob(jobId, checkFields(jobId, SIMILARITY_DATA.cosine, data));
+      return cosineJob(jobId, checkFields(jobId, schemas.cosine, data));
     case 'topk':
-      return topKJob(jobId, checkFields(jobId, SIMILARITY_DATA.topk, data));
+      return topKJob(jobId, checkFields(jobId, schemas.topk, data));
     case 'rescore':
-      return rescoreJob(jobId, checkFields(jobId, SIMILARITY_DATA.rescore, data));
+      return rescoreJob(jobId, checkFields(jobId, schemas.rescore, data));
     case 'spread':
-      return spreadJob(jobId, checkFields(jobId, SIMILARITY_DATA.spread, data));
+      return spreadJob(jobId, checkFields(jobId, schemas.spread, data));
   }
 }
 

@@ -4,7 +4,7 @@
 // Why: docs/decisions/similarity-cpu.md#a-similarity-worker-is-a-worker-of-its-own-kind
 
 import { availableParallelism } from 'node:os';
-import { SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE } from '@shoal/contract';
+import { SIMILARITY_CPU_QUEUE, SIMILARITY_JOB_VERSIONS, SIMILARITY_QUEUE } from '@shoal/contract';
 import { cacheFolder, readSimilarityJob, sizesOf, type Settings } from '@shoal/core';
 import { defaultWorkerName } from '@shoal/queue';
 import { collectionsFolder } from '@shoal/similarity';
@@ -58,7 +58,7 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
     resultDims: () => WIDEST_RESULT,
     said: (facts) => ({ device: facts.device, budgetBytes }),
     readJob: readSimilarityJob,
-    jobVersion: 1,
+    jobVersion: Math.max(...SIMILARITY_JOB_VERSIONS),
   });
 }
 
