@@ -16,6 +16,9 @@ import { packClient, packCuda, packNative, packRuntimes, packShoal, type PackedP
 const PROJECT = join(import.meta.dirname, '..');
 const OUT = join(PROJECT, 'dist/packages');
 const BUILD = join(OUT, 'build');
+/** For build.sh and, behind it, nvcc. */
+const CXX = join(PROJECT, 'tools/pack/c++.sh');
+const COMPILER = { CXX, NVCC_CCBIN: CXX };
 const PARTS = ['client', 'shoal', 'onnxruntime', 'native', 'cuda'] as const;
 type Part = (typeof PARTS)[number];
 
@@ -57,7 +60,7 @@ function build(part: 'similarity' | 'encoder', step: 'addon' | 'cuda'): boolean 
   mkdirSync(out, { recursive: true });
   const { status } = spawnSync('sh', [join(PROJECT, 'native', part, 'build.sh'), step], {
     stdio: ['ignore', 'ignore', 'inherit'],
-    env: { ...process.env, ARCH: '', SHOAL_NATIVE_OUT: out, SHOAL_ENCODER_OUT: out },
+    env: { ...process.env, ...COMPILER, ARCH: '', SHOAL_NATIVE_OUT: out, SHOAL_ENCODER_OUT: out },
   });
   if (status !== 0) console.error(`pack: ${part} could not be built; there is no package of ${step} without it`);
   return status === 0 || (isWhole = false);

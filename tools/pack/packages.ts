@@ -38,6 +38,14 @@ const RUNTIME_PLATFORMS = [
 /** Loaded when it is asked for (`--ann`); where its own build fails, everything else is there. */
 const OPTIONAL = new Set(['usearch']);
 
+/**
+ * `@shoal/client/models`, for producers that tokenize by themselves: in the workspace libraries of their own, which are
+ * not published.
+ */
+const MODELS = `export { openModel, openTokenizer } from '@shoal/models';
+export { cacheFolder } from '@shoal/core';
+`;
+
 /** The producer's side: what libs/client reaches, with types, for every entry of its manifest. */
 export function packClient({ project, out }: PackOptions): PackedPackage {
   const { version, exports } = readJson(join(project, 'libs/client/package.json')) as {
@@ -52,13 +60,20 @@ export function packClient({ project, out }: PackOptions): PackedPackage {
     return [entry, { types: `./${paths.types}`, default: `./${paths.default}` }] as const;
   });
   const main = entries.find(([entry]) => entry === '.')![1];
+  const models = 'libs/client/dist/models';
+  tree.addText(`${models}.js`, MODELS, 'js');
+  tree.addText(`${models}.d.ts`, MODELS, 'types');
   const manifest = {
     ...about('@shoal/client', version, 'Vectors, similarity and reranking from Shoal’s workers, over Redis or Valkey'),
     type: 'module',
     // Read by those who do not know `exports` (TypeScript's node10).
     main: main.default,
     types: main.types,
-    exports: { ...Object.fromEntries(entries), './package.json': './package.json' },
+    exports: {
+      ...Object.fromEntries(entries),
+      './models': { types: `./${models}.d.ts`, default: `./${models}.js` },
+      './package.json': './package.json',
+    },
     dependencies: exactVersions(project, tree.dependencies),
   };
   return put(out, manifest, [...tree.files, ...beside(project, 'client.md')]);
@@ -80,11 +95,9 @@ export function packShoal({ project, out }: PackOptions): PackedPackage {
     optionalDependencies: {
       ...optional,
       '@shoal/native-linux-x64-gnu': version,
+      '@shoal/cuda-linux-x64': version,
       ...Object.fromEntries(RUNTIME_PLATFORMS.map(([os, cpu]) => [`@shoal/onnxruntime-${os}-${cpu}`, runtime])),
     },
-    // No package manager knows whether there is a GPU: whoever has one asks for it.
-    peerDependencies: { '@shoal/cuda-linux-x64': version },
-    peerDependenciesMeta: { '@shoal/cuda-linux-x64': { optional: true } },
   };
   const pages = filesBelow(join(project, 'docs'))
     .filter((path) => path.endsWith('.md') && !path.startsWith('lab/'))

@@ -75,6 +75,12 @@ export class PackedTree {
     this.files.set(file, withoutMap(edited(module.text, edits)));
   }
 
+  /** A module of our own words, which hands on what others define. */
+  addText(file: string, text: string, kind: Kind): void {
+    this.#modules.set(file, parsed(file, text));
+    this.add(file, kind);
+  }
+
   #follow(file: string, statement: Statement, kind: Kind): readonly Edit[] {
     const request =
       statement.moduleRequest?.value ??
@@ -187,17 +193,20 @@ export class PackedTree {
     const known = this.#modules.get(file);
     if (known !== undefined) return known;
     if (!this.#isFile(file)) throw new Error(`${file} is not there: build first (npm run build)`);
-    const text = readFileSync(join(this.#project, file), 'utf8');
-    const { module, errors } = parseSync(file, text, { lang: file.endsWith('.d.ts') ? 'dts' : 'js' });
-    if (errors.length > 0) throw new Error(`${file} cannot be parsed: ${errors[0]!.message}`);
-    const read: Module = {
-      text,
-      imports: module.staticImports as unknown as readonly Statement[],
-      exports: module.staticExports as unknown as readonly Statement[],
-    };
+    const read = parsed(file, readFileSync(join(this.#project, file), 'utf8'));
     this.#modules.set(file, read);
     return read;
   }
+}
+
+function parsed(file: string, text: string): Module {
+  const { module, errors } = parseSync(file, text, { lang: file.endsWith('.d.ts') ? 'dts' : 'js' });
+  if (errors.length > 0) throw new Error(`${file} cannot be parsed: ${errors[0]!.message}`);
+  return {
+    text,
+    imports: module.staticImports as unknown as readonly Statement[],
+    exports: module.staticExports as unknown as readonly Statement[],
+  };
 }
 
 /** Files of a folder, from there, with "/", sorted. */
