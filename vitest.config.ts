@@ -3,7 +3,7 @@ import { ALONE, FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.
 
 // Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/. Processes
 // that they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
-const conditions = ['@shoal/source', 'node', 'import', 'module', 'default'];
+const conditions = ['@shoal/source', 'node', 'import', 'default'];
 
 // WebGPU's tests run by themselves where a driver in software is there for them (tools/test.sh).
 const WEBGPU_APART = process.env['SHOAL_TEST_VULKAN'] !== undefined && process.env['VK_DRIVER_FILES'] === undefined;
