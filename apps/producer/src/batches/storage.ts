@@ -1,0 +1,52 @@
+// What files, batches and jobs lie in: named objects on disk or in a bucket. Small records are replaced only by who has
+// seen their last version, which is how several processes agree; large contents are written whole or not at all.
+
+export interface StoredObject {
+  readonly bytes: Buffer;
+  /** Of these bytes: another one once they are replaced by others. */
+  readonly version: string;
+}
+
+/**
+ * Keys are `/`-separated names of letters, digits, ".", "_", "~" and "-", none of which begins with a dot; anything else
+ * throws a TypeError. Everything rejects with a StorageFailure where the storage does not do it.
+ */
+export interface Storage {
+  /** Undefined where there is no such object. */
+  read(key: string): Promise<StoredObject | undefined>;
+  /**
+   * Writes `bytes` if the object still has `version`; undefined means that there is none yet. The new version, or
+   * undefined where somebody else was first, and then nothing was written.
+   */
+  replace(key: string, bytes: Uint8Array, version: string | undefined): Promise<string | undefined>;
+  /**
+   * Writes an object of any size, whatever was there; it appears when all of it is there. Rejects with what `pieces`
+   * throws, and then nothing was written. Returns its bytes.
+   */
+  write(key: string, pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<number>;
+  /** The bytes from `from` on, as they are read; undefined where there is no such object. */
+  open(key: string, from?: number): Promise<AsyncIterable<Uint8Array> | undefined>;
+  /** Names of the objects directly in a folder that come after `after`, in the order of their code units. */
+  names(folder: string, after?: string): AsyncIterable<string>;
+  /** Nothing where there is none. */
+  remove(key: string): Promise<void>;
+  /** Where it is, for a log: no secret. */
+  readonly place: string;
+}
+
+/** The disk or the bucket did not do what was asked. Its message is for the log: it may name paths. */
+export class StorageFailure extends Error {
+  constructor(message: string, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.name = 'StorageFailure';
+  }
+}
+
+const NAME = /^[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}$/;
+
+/** The names of a key. Throws a TypeError for one that cannot be a key, so that no key leads out of the storage. */
+export function namesIn(key: string): readonly string[] {
+  const names = key.split('/');
+  if (names.every((name) => NAME.test(name))) return names;
+  throw new TypeError(`${JSON.stringify(key)} is no key of the storage`);
+}
