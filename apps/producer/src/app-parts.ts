@@ -5,6 +5,7 @@ import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
 import type { QueueReadiness } from '@shoal/queue';
 import type { Allowances } from './access/allowances.ts';
 import type { Doorman } from './access/doorman.ts';
+import type { Batches } from './batches/batches.ts';
 import type { Catalogue, Served } from './catalogue.ts';
 import type { Gate, GateOptions } from './gate.ts';
 import type { PatienceTerms } from './patience.ts';
@@ -14,6 +15,8 @@ export interface AppParts {
   /** The first is the one for requests that name none. */
   readonly models: readonly [Served, ...Served[]];
   readonly reranker: Pick<Reranker, 'served' | 'named' | 'rerank'>;
+  /** Undefined: there are no files, batches and jobs here. */
+  readonly batches?: Pick<Batches, 'addRoutes'> | undefined;
   /** How long answers of the queue `similarity` are waited for. */
   readonly similarity: Omit<PatienceTerms, 'what' | 'timeoutMs'>;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;

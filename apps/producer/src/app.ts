@@ -14,6 +14,7 @@ import type { Logger } from '@shoal/core';
 import { mayUse, setCaller } from './access/caller.ts';
 import type { Doorman } from './access/doorman.ts';
 import type { AppParts, Around } from './app-parts.ts';
+import { batchComponents } from './batches/openapi-batches.ts';
 import { Catalogue, type Served } from './catalogue.ts';
 import { addCors } from './cors.ts';
 import { parseEmbeddingsRequest, rowsAsked } from './embeddings-request.ts';
@@ -60,6 +61,8 @@ import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
 const HEADERS_MS = 15_000;
 /** Of a request that never reaches a route, and whose body nobody reads. */
 const ARRIVAL_MS = 60_000;
+/** Of the longest upload of a file; what else has a body has ARRIVAL_MS. */
+const UPLOAD_MS = 2 * 3_600_000;
 const LOOK_AT_CONNECTIONS_MS = 2_000;
 /** The page that shows the OpenAPI document; it needs no key, and what it asks for does. */
 const DOCS = '/docs';
@@ -74,7 +77,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   const gate = new Gate(parts.gate);
   const app = fastify({
     bodyLimit: ARRIVAL.mostBytes,
-    requestTimeout: ARRIVAL_MS,
+    requestTimeout: UPLOAD_MS,
     genReqId: (request) => requestId(request as IncomingMessage),
     http: {
       headersTimeout: HEADERS_MS,
@@ -99,6 +102,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.addHook('onRequest', async (request, reply) => {
     counts.began(request, reply);
     void reply.header('x-request-id', request.id);
+    if (request.routeOptions.url !== '/v1/files') endUnlessArrived(request.raw);
   });
   gate.addTo(app);
   await addCors(app, parts.corsOrigins); // a browser asks whether it may ask before it shows its key
@@ -109,6 +113,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   refuseWhatIsNoRequest(app, gate, counts);
   const catalogue = new Catalogue(parts.models);
   for (const schema of components(parts.models.map(({ model }) => model))) app.addSchema(schema);
+  if (parts.batches !== undefined) for (const schema of batchComponents()) app.addSchema(schema);
   await app.register(swagger, {
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     openapi: {
@@ -138,6 +143,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
     addModels(routes, around);
     addTei(routes, around);
     addOperations(routes, parts, catalogue);
+    await parts.batches?.addRoutes(routes, gate);
   });
   return app;
 }
@@ -345,6 +351,14 @@ function addOperations(
   app.get('/openapi.json', { schema: { hide: true }, config }, async () => app.swagger());
 }
 
+/** Where a route reads its body, read-body.ts sees to the time; this is for what nobody reads. */
+function endUnlessArrived(raw: IncomingMessage): void {
+  const hasBody = raw.headers['transfer-encoding'] !== undefined || Number(raw.headers['content-length'] ?? 0) > 0;
+  if (!hasBody) return;
+  const timer = setTimeout(() => raw.socket.destroy(), ARRIVAL_MS + LOOK_AT_CONNECTIONS_MS).unref();
+  raw.once('end', () => clearTimeout(timer)).once('close', () => clearTimeout(timer));
+}
+
 async function inTime<Answer>(answer: Promise<Answer>): Promise<Answer> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
@@ -456,7 +470,9 @@ function unparsed(code: string | undefined): Problem {
 
 function notFound(app: FastifyInstance, { method, url, headers }: FastifyRequest, reply: FastifyReply): Error {
   const [path = ''] = url.split('?');
-  const others = (['GET', 'HEAD', 'POST'] as const).filter((other) => app.hasRoute({ method: other, url: path }));
+  const others = (['GET', 'HEAD', 'POST', 'DELETE'] as const).filter((other) =>
+    app.hasRoute({ method: other, url: path }),
+  );
   if (others.length > 0) {
     void reply.header('allow', others.join(', '));
     const isPreflight = method === 'OPTIONS' && headers['access-control-request-method'] !== undefined;
@@ -470,8 +486,11 @@ function notFound(app: FastifyInstance, { method, url, headers }: FastifyRequest
       405,
     );
   }
-  const instead = /^\/v1\/(batches|files)(\/|$)/.test(path)
-    ? 'there are no batches and files here; send up to 2,048 texts a request to /v1/embeddings, which waits for its turn'
-    : `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`;
+  const isStored = app.hasRoute({ method: 'GET', url: '/v1/files' });
+  const instead =
+    !isStored && /^\/v1\/(batches|files|jobs)(\/|$)/.test(path)
+      ? 'there are no batches, files and jobs here: nothing can be stored in its batchDir; send up to 2,048 texts a ' +
+        'request to /v1/embeddings, which waits for its turn'
+      : `there is nothing at ${method} ${path.slice(0, 200)}; see /openapi.json`;
   return invalid('unknown_url', null, instead, 404);
 }

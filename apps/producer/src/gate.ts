@@ -17,6 +17,13 @@ import { Problem, invalid, overloaded } from './problem.ts';
 import { ARRIVAL, readBody, type ArrivalLimits } from './read-body.ts';
 import { RequestLine } from './request-line.ts';
 
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** A body that is said to be JSON may be empty. */
+    readonly mayLackBody?: boolean;
+  }
+}
+
 export interface GateOptions {
   /** What the server listens on, and the setting httpHosts. */
   readonly host: string;
@@ -105,6 +112,7 @@ export class Gate {
         hold: this.holdOf(request),
         noRoom: () => this.noRoom(),
       });
+      if (body.length === 0 && mayLackBody(request)) return undefined;
       await loopTurn();
       return parseJson(request, body, parseText);
     });
@@ -140,6 +148,22 @@ export class Gate {
     if (list.count < STREAMED_ITEMS) return list.whole();
     void reply.type('application/json; charset=utf-8');
     return Readable.from(this.taken(reply, list), { objectMode: false, highWaterMark: 65_536 });
+  }
+
+  /** Bytes as they are, each piece when the one before was taken. */
+  sendBytes(reply: FastifyReply, type: string, pieces: AsyncIterable<Uint8Array>): Readable {
+    void reply.type(type);
+    return Readable.from(this.takenBytes(reply, pieces), { objectMode: false, highWaterMark: 65_536 });
+  }
+
+  private async *takenBytes(
+    reply: FastifyReply,
+    pieces: AsyncIterable<Uint8Array>,
+  ): AsyncGenerator<Uint8Array, void, undefined> {
+    for await (const piece of pieces) {
+      yield piece;
+      this.watch.moved(reply.raw, piece.length);
+    }
   }
 
   /**
@@ -180,6 +204,11 @@ export class Gate {
       retryAfterSeconds,
     );
   }
+}
+
+/** OpenAI's Python client calls nothing JSON as well. */
+function mayLackBody({ method, routeOptions }: FastifyRequest): boolean {
+  return method === 'DELETE' || routeOptions.config.mayLackBody === true;
 }
 
 function partsOf({ httpVersion, rawHeaders }: IncomingMessage): Pick<IncomingMessage, 'httpVersion' | 'rawHeaders'> {

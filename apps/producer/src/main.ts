@@ -1,9 +1,18 @@
 // The HTTP producer as a process. Settings come from the environment (docs/settings.md), requests are in docs/http.md.
 
 import { readFileSync } from 'node:fs';
-import { MASTER_KEY_VARIABLE, servedModels, storeFolders, type Settings, type Tokenizer } from '@shoal/core';
+import { join } from 'node:path';
+import {
+  MASTER_KEY_VARIABLE,
+  cacheFolder,
+  servedModels,
+  storeFolders,
+  type Settings,
+  type Tokenizer,
+} from '@shoal/core';
 import { expectEmbedder, openModel, openTokenizer, type StoredEmbedder } from '@shoal/models';
 import { serviceMain } from '@shoal/ops/service';
+import type { BatchSettings } from './batches/batches.ts';
 import { createProducer } from './producer.ts';
 
 process.exit(
@@ -34,6 +43,7 @@ process.exit(
         truncate: settings.httpTruncate,
         readyNeedsWorkers: settings.readyNeedsWorkers === 'yes',
         limits: settings,
+        batches: batchSettings(settings),
         version: version(),
         log,
       });
@@ -63,6 +73,21 @@ async function openAll({ model, serve, maxTokens, ...settings }: Settings): Prom
     opened.push({ model: stored, tokenizer, aliases: one.aliases });
   }
   return opened;
+}
+
+function batchSettings(settings: Settings): BatchSettings {
+  return {
+    place: settings.batchDir ?? join(cacheFolder(settings.cacheDir), 'batches'),
+    isDefaultPlace: settings.batchDir === undefined,
+    s3Endpoint: settings.batchS3Endpoint,
+    maxFileBytes: settings.batchMaxFileBytes,
+    maxLines: settings.batchMaxLines,
+    maxOpenBatches: settings.maxOpenBatches,
+    maxOpenJobs: settings.maxOpenJobs,
+    retentionDays: settings.batchRetentionDays,
+    jobsInFlight: settings.batchJobsInFlight,
+    webhooks: { secret: settings.webhookSecret, allowsPrivate: settings.webhookPrivate === 'yes' },
+  };
 }
 
 function version(): string {

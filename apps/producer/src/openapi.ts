@@ -16,7 +16,7 @@ import {
   MOST_COMPARED,
 } from './similarity-request.ts';
 
-type Schema = Readonly<Record<string, unknown>>;
+export type Schema = Readonly<Record<string, unknown>>;
 
 /** Names of the schemas that others refer to. */
 export type ComponentName =
@@ -44,8 +44,8 @@ export type ComponentName =
   | 'Readiness';
 
 const ref = (name: ComponentName): Schema => ({ $ref: `${name}#` });
-const content = (schema: Schema): Schema => ({ 'application/json': { schema } });
-const object = (properties: Readonly<Record<string, Schema>>, rest: Schema = {}): Schema => ({
+export const content = (schema: Schema): Schema => ({ 'application/json': { schema } });
+export const object = (properties: Readonly<Record<string, Schema>>, rest: Schema = {}): Schema => ({
   type: 'object',
   required: Object.keys(properties),
   properties,
@@ -597,7 +597,7 @@ export function components(models: readonly ServedModel[]): readonly Schema[] {
 
 // ---- operations ---------------------------------------------------------------------------------------------------
 
-const refusals = (...statuses: readonly [number, string][]): Schema => ({
+export const refusals = (...statuses: readonly [number, string][]): Schema => ({
   ...Object.fromEntries(
     statuses.map(([status, description]) => [status, { description, content: content(ref('Error')) }]),
   ),

@@ -3,6 +3,7 @@
 // answers 500 without its details, which are for the log.
 
 import { isShoalError, type ErrorCode, type ShoalError } from '@shoal/contract';
+import { StorageFailure } from './batches/storage.ts';
 
 /** OpenAI's own words for these. */
 export type ProblemType = 'invalid_request_error' | 'rate_limit_error' | 'server_error';
@@ -85,6 +86,13 @@ export function writesRefused(words: string, status: 429 | 503 = /\bOOM\b/.test(
 export function toProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
   if (isShoalError(error)) return fromShoalError(error);
+  if (error instanceof StorageFailure)
+    return unavailable(
+      'storage_unavailable',
+      'what files, batches and jobs are stored in does not take or give this now; the log of the server says why',
+      RETRY_FULL_SERVER_SECONDS,
+      error,
+    );
   return (
     fromFastify(error) ??
     new Problem(

@@ -19,7 +19,10 @@ import {
 import { Allowances } from './access/allowances.ts';
 import { Doorman, type AccessMode } from './access/doorman.ts';
 import { createApp } from './app.ts';
-import type { Served } from './catalogue.ts';
+import { Batches, type BatchSettings } from './batches/batches.ts';
+import { BulkClients } from './batches/bulk-clients.ts';
+import { Calls } from './batches/calls.ts';
+import { Catalogue, type Served } from './catalogue.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
 import { isModel } from './embeddings-request.ts';
@@ -73,6 +76,8 @@ export interface ProducerOptions {
   readonly tokenRows?: TokenRows;
   /** How much the queue takes; requests beyond are answered with 429 and the time to come back. */
   readonly limits?: Partial<AdmissionLimits>;
+  /** Undefined: there are no files, batches and jobs. */
+  readonly batches?: BatchSettings | undefined;
   readonly version: string;
   readonly log: Logger;
 }
@@ -154,9 +159,15 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
     clock: processClock,
   });
   collect(metrics, gauges, async () => Promise.all((await reranker.queues()).map((queue) => gauge.readOther(queue))));
+  const bulk = bulkClients(options);
+  closers.push(() => bulk.close());
+  const calls = new Calls({ catalogue: new Catalogue(models), bulk, reranker });
+  const batches = options.batches && (await Batches.open(options.batches, calls, log));
+  if (batches !== undefined) closers.push(() => batches.stop());
   const app = await createApp({
     models,
     reranker,
+    batches,
     similarity: { refusedWrites, backlog: () => backlogInWords(similarityGauge) },
     metrics,
     readiness: () => gauge.readiness(),
@@ -185,6 +196,7 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
   } catch (error) {
     throw listenFailure(error, { host, port, what: 'the HTTP producer', setting: 'httpPort' });
   }
+  batches?.start();
   let stopping: Promise<void> | undefined;
   return {
     url: addressOf(app.server.address(), host),
@@ -228,6 +240,22 @@ function recently(gauge: QueueGauge): () => Promise<QueueService | undefined> {
     [known, sinceMs] = [found, performance.now()];
     return found;
   };
+}
+
+/** They wait where the queue is full or away: a batch has hours. */
+function bulkClients({ redisUrl, prefix, limits = {}, log, ...options }: ProducerOptions): BulkClients {
+  const named: readonly Named[] = [options, ...(options.others ?? [])];
+  return new BulkClients(named, (model, tokenizer) =>
+    ShoalClient.connect({
+      redisUrl,
+      prefix,
+      model,
+      tokenizer,
+      log,
+      limits,
+      notServedAfterMs: Number.POSITIVE_INFINITY,
+    }),
+  );
 }
 
 function openEmbedder(

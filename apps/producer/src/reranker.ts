@@ -161,7 +161,7 @@ export class Reranker {
 }
 
 /** The client counts pairs by job; a caller counts documents. */
-function withPlace(error: unknown): unknown {
+export function withPlace(error: unknown): unknown {
   if (!isShoalError(error, 'INPUT_TOO_LONG')) return error;
   const row = /\brow (\d+)/.exec(error.message)?.[1];
   const first = /-(\d+)$/.exec(String(error.fields['jobId']))?.[1] ?? 0;

@@ -109,8 +109,13 @@ export class Schemas {
           )
         );
       case 'additionalProperties':
-        if (said !== false) throw new Error('only additionalProperties: false is read');
-        return fields === undefined || Object.keys(fields).every((name) => Object.hasOwn(propertiesOf(schema), name));
+        return (
+          fields === undefined ||
+          Object.entries(fields).every(
+            ([name, one]) =>
+              Object.hasOwn(propertiesOf(schema), name) || (said !== false && this.fits(said as Schema, one)),
+          )
+        );
       case 'oneOf':
         return (said as Schema[]).filter((one) => this.fits(one, value)).length === 1;
       default:
@@ -138,7 +143,7 @@ export function partOf(value: unknown, ...path: readonly string[]): unknown {
 }
 
 function propertiesOf(schema: Schema): object {
-  return schema['properties'] as object;
+  return (schema['properties'] ?? {}) as object;
 }
 
 function isOf(type: unknown, value: unknown): boolean {

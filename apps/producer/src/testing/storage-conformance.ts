@@ -13,10 +13,10 @@ async function contentOf(storage: Storage, key: string, from?: number): Promise<
 
 /** `open`: two handles of one storage, as two processes have them, and what ends it. */
 export function describeStorage(
-  name: string,
+  what: string,
   open: () => Promise<{ readonly one: Storage; readonly other: Storage; readonly close: () => Promise<void> }>,
 ): void {
-  describe(name, () => {
+  describe(`${what}`, () => {
     let one: Storage;
     let other: Storage;
     let close: (() => Promise<void>) | undefined;

@@ -236,6 +236,14 @@ describe('redaction', () => {
     expect(redactSettings(resolveSettings({ flags: { redisUrl } })).redisUrl).toBe(shown);
   });
 
+  test('a secret is in no log and in no message', () => {
+    const secret = `whsec_${'A'.repeat(44)}`;
+    expect(redactSettings(resolveSettings({ flags: { webhookSecret: secret } })).webhookSecret).toBe('***');
+    const problems = JSON.stringify(problemsOf({ flags: { webhookSecret: `${secret}!` } }));
+    expect(problems).toContain('webhook-secret = ***: must be');
+    expect(problems).not.toContain(secret);
+  });
+
   test('nothing is changed where there is nothing to hide', () => {
     const settings = resolveSettings();
     expect(redactSettings(settings)).toBe(settings);

@@ -410,6 +410,45 @@ export const settingsSchema = z.strictObject({
       'Whether /readyz of HTTP is 503 while no worker would compute: none is there, all are drained, or the queue ' +
         'is paused. no: it is ready as long as jobs are accepted and kept.',
     ),
+  batchDir: z
+    .string()
+    .min(1)
+    .refine((place) => !place.startsWith('s3://') || /^s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](\/|$)/.test(place), {
+      message: 'must be a folder, or s3://BUCKET/FOLDER',
+    })
+    .optional()
+    .describe(
+      'Where HTTP keeps files, batches and jobs: a folder, or s3://BUCKET/FOLDER, which all HTTP processes share. ' +
+        'Unset: batches in cacheDir.',
+    ),
+  batchS3Endpoint: z
+    .string()
+    .regex(/^https?:\/\//, 'must begin with http:// or https://')
+    .optional()
+    .describe('Address of a server that speaks S3’s protocol, for batchDir = s3://…. Unset: AWS.'),
+  batchMaxFileBytes: count(1, Number.MAX_SAFE_INTEGER)
+    .default(1 << 30)
+    .describe('Most bytes of a file that is uploaded for a batch.'),
+  batchMaxLines: count(1, 10_000_000).default(250_000).describe('Most lines of a batch.'),
+  batchJobsInFlight: count(1, 4_096)
+    .default(64)
+    .describe('Jobs of up to 64 rows that all batches and jobs of one HTTP process have on the queue at a time.'),
+  batchRetentionDays: count(0, 3_650)
+    .default(30)
+    .describe('How long files are kept, and batches and jobs after their end; 0: until they are deleted.'),
+  maxOpenBatches: count(1, 100_000).default(100).describe('Most batches of one tenant that have not ended.'),
+  maxOpenJobs: count(1, 1_000_000)
+    .default(10_000)
+    .describe('Most jobs of one tenant, handed in at /v1/jobs, that have not ended.'),
+  webhookSecret: z
+    .string()
+    .regex(/^whsec_[A-Za-z0-9+/]{32,86}={0,2}$/, 'must be "whsec_" and 24 to 64 random bytes in base64')
+    .optional()
+    .describe('What notices of batches and jobs are signed with where the request brings no secret of its own.'),
+  webhookPrivate: z
+    .enum(['no', 'yes'])
+    .default('no')
+    .describe('Whether webhooks may lead to addresses of this machine and its network.'),
   httpTokenRows: z
     .enum(['whole', 'bare'])
     .default('whole')
@@ -464,6 +503,9 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'redisCert',
   'redisKey',
   'httpKeyFile',
+  'batchDir',
+  'batchS3Endpoint',
+  'webhookSecret',
 ];
 
 /** What a folder may choose and is said each time: where texts go, and who may reach us. */
@@ -594,8 +636,11 @@ function checkSettings(values: Record<string, unknown>, origins: ReadonlyMap<str
   throw invalid(problems);
 }
 
+const HIDDEN = '***';
+
 /** Addresses without their passwords; a value elsewhere may be one by mistake. */
 function shown(key: string, given: unknown): string | undefined {
+  if (key === 'webhookSecret') return HIDDEN;
   return JSON.stringify(given, (_, value: unknown) => {
     if (typeof value !== 'string') return value;
     return key === 'redisUrl' || /[@?]|:\//.test(value) ? redactUrl(value) : redactText(value);
@@ -659,7 +704,14 @@ function problemsBetween(values: Record<string, unknown>, origins: ReadonlyMap<s
   return problems;
 }
 
-/** Settings as they may be logged: passwords inside URLs are hidden. */
-export function redactSettings<Shown extends { readonly redisUrl?: string | undefined }>(settings: Shown): Shown {
-  return settings.redisUrl === undefined ? settings : { ...settings, redisUrl: redactUrl(settings.redisUrl) };
+/** Settings as they may be logged: secrets, and passwords inside URLs, are hidden. */
+export function redactSettings<
+  Shown extends { readonly redisUrl?: string | undefined; readonly webhookSecret?: string | undefined },
+>(settings: Shown): Shown {
+  if (settings.redisUrl === undefined && settings.webhookSecret === undefined) return settings;
+  return {
+    ...settings,
+    ...(settings.redisUrl !== undefined && { redisUrl: redactUrl(settings.redisUrl) }),
+    ...(settings.webhookSecret !== undefined && { webhookSecret: HIDDEN }),
+  };
 }
