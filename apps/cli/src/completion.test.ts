@@ -40,8 +40,8 @@ describe('the completion script for bash', () => {
     expect(offered('model', 'p')).toEqual(['pull']);
     expect(offered('model', 'pull', '--f')).toEqual(['--force']);
     expect(offered('embed', '--output-')).toEqual(['--output-format']);
-    expect(offered('embed', '--output-format', '')).toEqual(['jsonl', 'npy', 'arrow']);
-    expect(offered('embed', '--format', '')).toEqual(['text', 'jsonl', 'csv', 'markdown']);
+    expect(offered('embed', '--output-format', '')).toEqual(['jsonl', 'csv', 'npy', 'arrow', 'parquet']);
+    expect(offered('embed', '--format', '')).toEqual(['text', 'jsonl', 'json', 'csv', 'markdown', 'parquet']);
     expect(offered('completion', '')).toEqual(expect.arrayContaining(['bash', 'zsh', 'fish']));
   });
 

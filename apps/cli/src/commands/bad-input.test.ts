@@ -143,7 +143,7 @@ describe('an input', () => {
     await expectRefusal(['a.xyz'], {
       code: 2,
       message:
-        'a.xyz has the extension .xyz; Shoal reads .txt \\(a line a text\\), .jsonl, .csv, .tsv and .md.* ' +
+        'a.xyz has the extension .xyz; Shoal reads .txt \\(a line a text\\), .jsonl, .json, .csv, .tsv and .md.* ' +
         '--format text',
     });
   });
@@ -224,7 +224,7 @@ describe('an output', () => {
       {
         code: 2,
         message:
-          '--text-field is about fields of JSONL and CSV, and no input is either; say --format jsonl or --format csv',
+          '--text-field is about fields of JSONL, JSON, CSV and Parquet, and no input is any of them; say --format jsonl or --format csv',
       },
       { input: '{"body":"hi","key":1}\n' },
     );
