@@ -125,6 +125,11 @@ function addOutputFlags(command: Command): void {
           'file with columns id or index, embedding; parquet: the same, or of Parquet files all their columns and embedding',
       ).choices(['jsonl', 'csv', 'npy', 'arrow', 'parquet']),
     )
+    .option(
+      '--to <table>',
+      'write into a table instead: postgres://USER@HOST/DATABASE/TABLE; rows replace those with their ids',
+    )
+    .option('--create-table', 'make the table of --to where there is none (pgvector)')
     .option('--with-text', 'write the texts as well (not npy)')
     .addOption(
       new Option(
@@ -133,7 +138,7 @@ function addOutputFlags(command: Command): void {
           'dimension, eight in a byte',
       ).choices(['f32', 'f16', 'i8', 'binary']),
     )
-    .option('--vector-field <name>', 'name of the column of vectors in a .parquet (default: "embedding")')
+    .option('--vector-field <name>', 'name of the column of vectors in a .parquet or a table (default: "embedding")')
     .option(
       '--shard-rows <n>',
       'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete',
@@ -187,6 +192,7 @@ Examples:
   shoal embed table.csv --text-field comment --id-field 1 -o table.arrow --with-text
   shoal embed docs/*.md -o docs.jsonl
   shoal embed huge.jsonl.zst -o huge.npy --shard-rows 1000000 --dtype f16
+  PGPASSWORD=… shoal embed docs.jsonl --to postgres://me@db.example/app/docs --create-table
   shoal embed reviews.parquet --text-field comment -o reviews-embedded.parquet --long chunk
 
 What an interrupted run wrote (Ctrl-C, SIGTERM, an error, a crash) is kept in a hidden .OUTPUT.shoal-partial beside the

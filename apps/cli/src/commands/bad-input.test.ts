@@ -230,11 +230,11 @@ describe('an output', () => {
     );
     await expectRefusal(['a.txt', '--id-field', 'key'], {
       code: 2,
-      message: '--id-field is about fields of JSONL and CSV',
+      message: '--id-field is about fields of JSONL, JSON, CSV and Parquet',
     });
     expectRefused(await box.run(['index', 'build', 'docs', 'a.txt', '--text-field', 'body']), {
       code: 2,
-      message: '--text-field is about fields of JSONL and CSV',
+      message: '--text-field is about fields of JSONL, JSON, CSV and Parquet',
     });
   });
 

@@ -229,7 +229,7 @@ describe('with a server and a worker that are there', () => {
     expect(await box.run(['embed', ...args], { input })).toMatchObject({
       code: 1,
       stderr: expect.stringContaining(
-        'standard input, line 2: the record has no id and the first one an id; an Arrow file has a column of ' +
+        'standard input, line 2: the record has no id and the first one an id; the output has a column of ' +
           'ids or one of indices',
       ),
     });

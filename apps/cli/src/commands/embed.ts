@@ -37,12 +37,16 @@ import {
   type RunRequest,
   type RunState,
 } from '../output/run-state.ts';
+import { parseSink, type SinkCounts, type SinkForm } from '../sinks/sink.ts';
+import { SinkWriter, sinkGone } from '../output/sink-writer.ts';
 import {
+  besideOf,
   checkTarget,
   existingShards,
   outputCompression,
   outputFormat,
   shardTarget,
+  sinkTarget,
   type FileTarget,
   type OutputFormat,
   type Target,
@@ -56,6 +60,9 @@ import { commandOf } from '../typed-command.ts';
 
 export interface EmbedFlags {
   readonly output?: string;
+  /** A table, instead of a file. */
+  readonly to?: string;
+  readonly createTable?: boolean;
   readonly outputFormat?: OutputFormat;
   readonly format?: TextFormat;
   readonly textField?: string;
@@ -92,8 +99,10 @@ export async function embed(terminal: Terminal, files: readonly string[], given:
   const settings = await settingsOf(terminal, flags);
   refuseSilentTerminal(terminal, files);
   const inputs = await checkInputs(files, flags.format);
-  const format = outputFormat(flags.output, flags.outputFormat);
-  const target = await checkTarget(flags.output, inputs);
+  const sink = flags.to === undefined ? undefined : await parseSink(flags.to);
+  refuseFlagsOfSinks(flags);
+  const format = sink === undefined ? outputFormat(flags.output, flags.outputFormat) : 'jsonl';
+  const target = sink === undefined ? await checkTarget(flags.output, inputs) : sinkTarget(sink);
   refuseBinaryToTerminal(terminal, target, format);
   outputCompression(flags.output, format);
   refuseFlagsWithoutEffect(inputs, target, format, flags);
@@ -173,7 +182,8 @@ async function embedClaimed(
     hasHeader,
     skipsBad: onError === 'skip',
     onSkip: (record) => skipped.add(record),
-    hasOneColumn: format !== 'jsonl' && format !== 'npy' && carriedOf(inputs, format) === undefined,
+    hasOneColumn:
+      (flags.to !== undefined || format !== 'jsonl') && format !== 'npy' && carriedOf(inputs, format) === undefined,
   });
   const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped, standing };
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
@@ -187,6 +197,15 @@ async function embedClaimed(
   const goesOnWith = refuseOtherRun(target, earlier, asked);
   const dims = flags.dimensions ?? model.dims;
   const checked: CheckedRequest = { ...request, earlier: goesOnWith, asked, dims };
+  if (target.kind === 'file' && target.sink !== undefined) {
+    if (!isEmpty && !records.hasIds)
+      throw new ShoalError(
+        'USAGE',
+        'rows of a table need ids, by which they are replaced and not doubled: --id-field NAME',
+      );
+    // a table that cannot take the rows is refused before anything is started
+    await (await target.sink.open(sinkForm(flags, dims)).catch(sinkGone)).close();
+  }
   if (isEmpty) return writeNothing(terminal, { ...checked, asked: withOrigin(asked, false) });
   await withSession(terminal, { ...options, model }, (session) => {
     const askedHere = withOrigin(asked, session.isTrial);
@@ -229,7 +248,7 @@ async function run(terminal: Terminal, session: Session, request: CheckedRequest
     const done = await stream(terminal, session, { ...request, writer, state });
     await writer.finish();
     const seconds = (performance.now() - startedMs) / 1_000;
-    await tellDone(terminal, done, request, { seconds, ...besideOf(writer) });
+    await tellDone(terminal, done, request, { seconds, ...listsOf(writer) });
   } catch (error) {
     const left = await writer.abandon();
     request.standing.left = left;
@@ -242,6 +261,8 @@ interface Ending {
   readonly seconds: number;
   readonly idsFile?: string | undefined;
   readonly scalesFile?: string | undefined;
+  /** Of a table. */
+  readonly counts?: SinkCounts | undefined;
 }
 
 /** A report for programs, or a sentence for people. */
@@ -261,10 +282,11 @@ async function tellDone(terminal: Terminal, done: Done, request: CheckedRequest,
       truncated,
       skipped,
       output: placeOf(target, flags, rows),
-      ...(skipped === 0 ? {} : { skippedList: skippedPath({ path: target.name }) }),
+      ...(skipped === 0 ? {} : { skippedList: skippedPath(besideOf(target)) }),
       ...(long.texts === 0 ? {} : { long }),
       ...(ending.idsFile === undefined ? {} : { ids: ending.idsFile }),
       ...(ending.scalesFile === undefined ? {} : { scales: ending.scalesFile }),
+      ...ending.counts,
     })}\n`,
   );
 }
@@ -393,14 +415,40 @@ function refuseFlagsWithoutEffect(
       'USAGE',
       '--with-text needs .jsonl, .csv, .arrow or .parquet: .npy holds numbers and nothing else',
     );
-  if (vectorField !== undefined && format !== 'parquet')
-    throw new ShoalError('USAGE', '--vector-field names a column of a .parquet, and the output is none');
+  if (vectorField !== undefined && format !== 'parquet' && fields.to === undefined)
+    throw new ShoalError('USAGE', '--vector-field names a column of a .parquet or a table, and the output is neither');
   if (shardRows !== undefined && target.kind !== 'file')
     throw new ShoalError(
       'USAGE',
       '--shard-rows needs an output file (-o OUT.npy), from which the shards get their names: OUT-00000.npy',
     );
   refuseFieldsWithoutEffect(inputs, fields);
+}
+
+function refuseFlagsOfSinks({ to, output, outputFormat: format, shardRows, createTable }: EmbedFlags): void {
+  if (to === undefined && createTable === true)
+    throw new ShoalError('USAGE', '--create-table makes the table that --to names, and there is no --to');
+  if (to === undefined) return;
+  const other =
+    output !== undefined
+      ? '-o'
+      : format !== undefined
+        ? '--output-format'
+        : shardRows === undefined
+          ? undefined
+          : '--shard-rows';
+  if (other !== undefined)
+    throw new ShoalError('USAGE', `${other} is about a file, and --to names a table; give one of them`);
+}
+
+function sinkForm(flags: EmbedFlags, dims: number): SinkForm {
+  return {
+    dims,
+    dtype: flags.dtype ?? 'f32',
+    withText: flags.withText === true,
+    vectorField: flags.vectorField ?? 'embedding',
+    creates: flags.createTable === true,
+  };
 }
 
 /** `--long` says it for both; two flags that say different things are refused. */
@@ -572,7 +620,7 @@ async function checkShards(
   );
 }
 
-function runRequest(model: StoredModel, { settings, flags, inputs, format }: Request): RunRequest {
+function runRequest(model: StoredModel, { settings, flags, inputs, format, target }: Request): RunRequest {
   const options = {
     '--output-format': format,
     '--format': inputs.map((input) => input.format).join(', '),
@@ -588,6 +636,7 @@ function runRequest(model: StoredModel, { settings, flags, inputs, format }: Req
     '--long': flags.long === 'chunk' ? 'chunk' : undefined,
     '--dtype': flags.dtype === 'f32' ? undefined : flags.dtype,
     '--vector-field': flags.vectorField,
+    '--to': target.kind === 'file' ? target.sink?.name : undefined,
     'compression of the output': outputCompression(flags.output, format),
     '--dimensions': flags.dimensions,
     '--normalize': wantsUnit(flags, model) ? true : undefined,
@@ -654,6 +703,25 @@ async function openWriter(terminal: Terminal, request: WriterRequest): Promise<{
     bytes: 0,
     command: commandOf(terminal, ['--fresh']),
   };
+  if (target.kind === 'file' && target.sink !== undefined) {
+    const { earlier, skipped, inputs } = request;
+    const goesOn = earlier !== undefined && earlier.rows > 0 && flags.fresh !== true;
+    if (goesOn) sayGoesOn(terminal, target, earlier.rows);
+    const writer = await SinkWriter.open(
+      {
+        place: target.sink,
+        form: sinkForm(flags, dims),
+        target,
+        skipped,
+        isRepeatable: inputs.every(({ identity }) => identity !== undefined),
+        signal: terminal.signal,
+        onAway: (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`),
+      },
+      goesOn ? earlier : fresh,
+      goesOn,
+    );
+    return { writer, state: writer.state };
+  }
   if (target.kind === 'file') return openFileWriter(terminal, target, form, request, fresh);
   const sink = target.kind === 'stdout' ? stdoutSink(terminal) : await deviceSink(target.path);
   return {
@@ -680,17 +748,19 @@ async function openFileWriter(
         'again with --fresh',
       { file: target.name },
     );
-  if (reopened !== undefined)
-    say(
-      terminal,
-      `goes on with ${target.name} behind ${reopened.state.rows.toLocaleString('en')} rows of an interrupted run; ` +
-        '--fresh begins again',
-    );
+  if (reopened !== undefined) sayGoesOn(terminal, target, reopened.state.rows);
   else if (isThere && reopened === undefined)
     say(terminal, `the rows of an interrupted run that were kept for ${target.name} are gone; it begins again`);
   if (flags.fresh === true) await removeRun(target, { keepsShards: flags.shardRows === undefined });
   const writer = reopened ?? (await FileWriter.create(options, fresh));
   return { writer, state: writer.state };
+}
+
+function sayGoesOn(terminal: Terminal, { name }: FileTarget, rows: number): void {
+  say(
+    terminal,
+    `goes on with ${name} behind ${rows.toLocaleString('en')} rows of an interrupted run; --fresh begins again`,
+  );
 }
 
 /** Its rows have the name of the output already, or somebody removed them: there is nothing that could be lost. */
@@ -705,7 +775,7 @@ function stdoutSink(terminal: Terminal): ByteSink {
 function summary(
   { rows, rowsBefore, truncated, failed, long }: Done,
   { records: { skipped }, target, flags }: Pick<Request, 'records' | 'target' | 'flags'>,
-  { seconds, idsFile, scalesFile }: Ending,
+  { seconds, idsFile, scalesFile, counts }: Ending,
 ): string {
   const place = target.kind === 'file' ? ` → ${placeOf(target, flags, rows)}` : '';
   if (rows === 0 && failed + skipped === 0) return `the input is empty: 0 rows${place}`;
@@ -718,15 +788,18 @@ function summary(
   if (long.texts > 0)
     parts.push(`${long.texts.toLocaleString('en')} long ones in ${long.pieces.toLocaleString('en')} pieces`);
   if (skipped + failed > 0) {
-    const list = target.kind === 'file' ? `, listed in ${skippedPath({ path: target.name })}` : '';
+    const list = target.kind === 'file' ? `, listed in ${skippedPath(besideOf(target))}` : '';
     parts.push(`${(skipped + failed).toLocaleString('en')} skipped${list}`);
   }
   if (idsFile !== undefined) parts.push(`their ids in ${idsFile}`);
+  if (counts !== undefined && counts.replaced > 0)
+    parts.push(`${counts.replaced.toLocaleString('en')} of this run took the place of rows with their ids`);
   if (scalesFile !== undefined) parts.push(`their scales in ${scalesFile}`);
   return parts.join('; ');
 }
 
-function besideOf(writer: RowWriter): Pick<Ending, 'idsFile' | 'scalesFile'> {
+function listsOf(writer: RowWriter): Omit<Ending, 'seconds'> {
+  if (writer instanceof SinkWriter) return { counts: writer.counts };
   return writer instanceof FileWriter ? { idsFile: writer.idsFile, scalesFile: writer.scalesFile } : {};
 }
 

@@ -74,7 +74,7 @@ test.each([
   [
     'a field of lines',
     ['rerank', 'a', 'docs.txt', '--text-field', 'b'],
-    '--text-field is about fields of JSONL and CSV',
+    '--text-field is about fields of JSONL, JSON, CSV and Parquet',
   ],
 ])('%s is refused before anything starts', async (_, args, message) => {
   writeFileSync(box.path('docs.txt'), 'one\ntwo\n');

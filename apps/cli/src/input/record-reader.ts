@@ -148,7 +148,7 @@ function nameOf({ file, line, unit, id }: TextRecord): string {
 function otherKind(record: TextRecord, first: TextRecord): string {
   const [has, had] = [record, first].map(({ id }) => (id === undefined ? 'no id' : 'an id'));
   return (
-    `${nameOf(record)}: the record has ${has} and the first one ${had}; an Arrow file has a column of ids or one ` +
+    `${nameOf(record)}: the record has ${has} and the first one ${had}; the output has a column of ids or one ` +
     'of indices. Give all records ids or none, or write .jsonl'
   );
 }

@@ -7,6 +7,7 @@ import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { compressionOf, refuseMissingCodec, withoutCompression, type Compression } from '../compression.ts';
 import type { Input } from '../input/files.ts';
+import type { SinkPlace } from '../sinks/sink.ts';
 
 export const OUTPUT_FORMATS = ['jsonl', 'csv', 'npy', 'arrow', 'parquet'] as const;
 export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
@@ -25,6 +26,20 @@ export interface FileTarget {
   /** Hidden siblings: the rows so far, and what is needed to go on with them. */
   readonly partial: string;
   readonly state: string;
+  /** The rows become those of a table; the files are about the run alone, in the working folder. */
+  readonly sink?: SinkPlace;
+}
+
+/** The target of `--to`. */
+export function sinkTarget(sink: SinkPlace): FileTarget {
+  const path = resolve(sink.table);
+  const hidden = join(dirname(path), `.${basename(path)}.shoal-to`);
+  return { kind: 'file', name: sink.name, path, partial: hidden, state: `${hidden}.json`, sink };
+}
+
+/** How a file beside the output is called: in the words that the caller used, or by the name of the table. */
+export function besideOf({ name, sink }: FileTarget): Pick<FileTarget, 'path'> {
+  return { path: sink === undefined ? name : sink.table };
 }
 
 const FORMAT_OF: Readonly<Record<string, OutputFormat>> = {
