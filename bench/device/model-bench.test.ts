@@ -48,6 +48,22 @@ test.skipIf(process.platform !== 'linux')(
   },
 );
 
+test.skipIf(process.platform !== 'linux' || !isNightly)(
+  '(nightly) long-file: of Parquet, killed half-way and resumed, has the same rows and columns',
+  async () => {
+    const { rows, resumedBehind, leastCosine } = await runBench(
+      'queue/long-file',
+      '--form',
+      'parquet',
+      '--rows',
+      '5000',
+    );
+    expect(rows).toBe(5_000);
+    expect(resumedBehind).toBeGreaterThan(0);
+    expect(leastCosine).toBeGreaterThanOrEqual(0.999999);
+  },
+);
+
 test.skipIf(process.platform !== 'linux')(
   'memory-model: an executor runs exactly the shape that was asked for, and what it holds is near what was said',
   async () => {

@@ -1,29 +1,46 @@
 // A long file through `shoal embed`, from its first line to its last: a JSONL of 1,000,000 rows, the model tiny-random
 // (so that the path is measured and not the model), a private queue server and a worker that the command starts itself.
 // Samples the resident memory of every process each second; then does the run again, kills it with SIGKILL half-way,
-// resumes it, and compares the two files.
+// resumes it, and compares the two files. With --form parquet the input is Parquet as well, whose columns go along; --input
+// takes one that somebody made, for example of a single row group by pyarrow, with columns id and text.
 //
-//   node --conditions=@shoal/source bench/queue/long-file.ts [--rows 1000000] [--form npy|arrow|jsonl] [--quiet-only]
+//   node --conditions=@shoal/source bench/queue/long-file.ts [--rows 1000000] [--form npy|arrow|jsonl|parquet] [--input FILE]
+//     [--quiet-only]
 //
 // Prints one JSON line: texts/s, for each process the mean memory of the second and of the last quarter of the run and
 // their ratio, the server's log of jobs on disk, and what the comparison found. Linux only: it reads /proc.
 
 import { createHash } from 'node:crypto';
-import { createReadStream, createWriteStream, existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
+import {
+  copyFileSync,
+  createReadStream,
+  createWriteStream,
+  existsSync,
+  readFileSync,
+  readdirSync,
+  statSync,
+} from 'node:fs';
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
+import { asyncBufferFromFile, parquetMetadataAsync, parquetReadObjects } from 'hyparquet';
+import { gunzipSync } from 'node:zlib';
 import { readArguments } from '../rig/arguments.ts';
+import { openEncoder } from '../../apps/cli/src/output/row-encoder.ts';
 import { Sandbox, type Running } from '../../apps/cli/src/testing/shoal-process.ts';
 
 const args = readArguments(import.meta.url, {
   rows: { type: 'string', default: '1000000' },
   form: { type: 'string', default: 'npy' },
+  input: { type: 'string' },
   'quiet-only': { type: 'boolean', default: false },
 });
 const ROWS = Number(args.rows);
+const IS_PARQUET = args.form === 'parquet';
+const INPUT = IS_PARQUET ? 'long.parquet' : 'long.jsonl';
 const DIMS = 32;
 const NPY_HEADER_BYTES = 128;
 const WORDS = readFileSync(new URL('../../GLOSSARY.md', import.meta.url), 'utf8')
@@ -31,12 +48,36 @@ const WORDS = readFileSync(new URL('../../GLOSSARY.md', import.meta.url), 'utf8'
   .filter((word) => word.length > 2);
 
 /** Texts that all differ, of 4 to 20 words. */
-function line(row: number): string {
+function recordAt(row: number): { readonly id: string; readonly text: string } {
   const words = Array.from({ length: 3 + (row % 17) }, (_, at) => WORDS[(row * 7 + at * 31) % WORDS.length]);
-  return `${JSON.stringify({ id: `doc-${row}`, text: `${row} ${words.join(' ')}` })}\n`;
+  return { id: `doc-${row}`, text: `${row} ${words.join(' ')}` };
+}
+
+const line = (row: number): string => `${JSON.stringify(recordAt(row))}\n`;
+
+/** Columns id, text, and old, a list of three numbers. */
+async function writeParquet(path: string): Promise<void> {
+  const encoder = await openEncoder({ format: 'parquet', dims: 3, hasIds: true, withText: true, vectorField: 'old' });
+  const file = createWriteStream(path);
+  const write = async (bytes: Buffer): Promise<void> => {
+    if (!file.write(bytes)) await once(file, 'drain');
+  };
+  await write(encoder.head(0));
+  for (let from = 0; from < ROWS; from += 10_000) {
+    const count = Math.min(10_000, ROWS - from);
+    const records = Array.from({ length: count }, (_, at) => ({ ...recordAt(from + at), index: from + at }));
+    const vectors = Float32Array.from({ length: 3 * count }, (_, at) => 3 * from + at);
+    for await (const { bytes } of encoder.encode({ records, dims: 3, vectors, position: from + count }))
+      await write(bytes);
+  }
+  for await (const { bytes } of encoder.flush()) await write(bytes);
+  file.end(encoder.tail());
+  await once(file, 'finish');
 }
 
 async function writeInput(path: string): Promise<void> {
+  if (args.input !== undefined) return copyFileSync(args.input, path);
+  if (IS_PARQUET) return writeParquet(path);
   const file = createWriteStream(path);
   for (let from = 0; from < ROWS; from += 10_000) {
     const block = Array.from({ length: Math.min(10_000, ROWS - from) }, (_, at) => line(from + at)).join('');
@@ -152,7 +193,7 @@ const round = (value: number, places = 0): number => Number(value.toFixed(places
 
 async function embed(box: Sandbox, output: string, ...flags: string[]) {
   const startedMs = performance.now();
-  const running = box.start(['embed', 'long.jsonl', '--id-field', 'id', '-o', output, ...flags]);
+  const running = box.start(['embed', INPUT, '--id-field', 'id', '-o', output, ...flags]);
   const samples = await watchMemory(box, running);
   const { code, stderr } = await running.ended;
   if (code !== 0) throw new Error(`the run of ${output} failed:\n${stderr}`);
@@ -161,7 +202,7 @@ async function embed(box: Sandbox, output: string, ...flags: string[]) {
 
 /** Kills the command when half of the rows are written, then goes on with them. */
 async function embedKilled(box: Sandbox, output: string, bytes: number): Promise<number> {
-  const running = box.start(['embed', 'long.jsonl', '--id-field', 'id', '-o', output]);
+  const running = box.start(['embed', INPUT, '--id-field', 'id', '-o', output]);
   const partial = box.path(`.${output}.shoal-partial`);
   while ((statSync(partial, { throwIfNoEntry: false })?.size ?? 0) < bytes / 2 || !hasSafeRows(`${partial}.json`)) {
     if (running.child.exitCode !== null) throw new Error(`the run to kill ended too early:\n${running.stderr()}`);
@@ -213,20 +254,59 @@ function leastCosine(a: string, b: string): number {
   return least;
 }
 
+/** The same of Parquet files, whose other columns have to be the same. */
+async function leastParquetCosine(a: string, b: string): Promise<number> {
+  let least = 1;
+  const files = await Promise.all([a, b].map((path) => asyncBufferFromFile(path)));
+  for (let rowStart = 0; rowStart < ROWS; rowStart += 10_000) {
+    const [x, y] = await Promise.all(
+      files.map((file) =>
+        parquetReadObjects({
+          file,
+          rowStart,
+          rowEnd: rowStart + 10_000,
+          compressors: { GZIP: (page) => gunzipSync(page) },
+        }),
+      ),
+    );
+    for (const [at, { embedding, ...others }] of x!.entries()) {
+      const { embedding: other, ...same } = y![at]!;
+      if (!isDeepStrictEqual(others, same)) throw new Error(`the columns of row ${rowStart + at} differ`);
+      least = Math.min(
+        least,
+        embedding.reduce((sum: number, value: number, dim: number) => sum + value * other[dim], 0),
+      );
+    }
+  }
+  return least;
+}
+
+async function checkParquet(path: string): Promise<void> {
+  const { num_rows: rows, schema } = await parquetMetadataAsync(await asyncBufferFromFile(path));
+  const { num_rows: before, schema: old } = await parquetMetadataAsync(await asyncBufferFromFile(box.path(INPUT)));
+  if (rows !== before || schema.length !== old.length + 3) throw new Error(`${path} has other rows or columns`);
+}
+
 /** What became of the run that was killed and resumed, against the quiet one. */
 async function compareKilled(box: Sandbox) {
   const [quiet, killed] = [`quiet.${args.form}`, `killed.${args.form}`];
   const resumedBehind = await embedKilled(box, killed, statSync(box.path(quiet)).size);
   const [a, b] = await Promise.all([quiet, killed].map((name) => sha256(box.path(name))));
   const least =
-    args.form === 'npy' ? { leastCosine: a === b ? 1 : leastCosine(box.path(quiet), box.path(killed)) } : {};
+    args.form === 'npy' || IS_PARQUET
+      ? {
+          leastCosine:
+            a === b ? 1 : await (IS_PARQUET ? leastParquetCosine : leastCosine)(box.path(quiet), box.path(killed)),
+        }
+      : {};
   return { resumedBehind, sameBytes: a === b, ...least };
 }
 
 const box = new Sandbox();
 try {
-  await writeInput(box.path('long.jsonl'));
+  await writeInput(box.path(INPUT));
   const { samples, seconds } = await embed(box, `quiet.${args.form}`);
+  if (IS_PARQUET) await checkParquet(box.path('quiet.parquet'));
   if (args.form === 'npy') await checkRows(box.path('quiet.npy'));
   process.stdout.write(
     `${JSON.stringify({
@@ -235,7 +315,7 @@ try {
       cores: availableParallelism(),
       rows: ROWS,
       form: args.form,
-      inputMb: round(statSync(box.path('long.jsonl')).size / 1e6),
+      inputMb: round(statSync(box.path(INPUT)).size / 1e6),
       seconds: round(seconds, 1),
       textsPerSecond: Math.round(ROWS / seconds),
       memory: Object.fromEntries(
