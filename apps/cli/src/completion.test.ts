@@ -77,7 +77,7 @@ test('the scripts for zsh and fish name every command', () => {
   expect(completionScript(program, 'zsh')).toMatch(/ compinit; .*bashcompinit && bashcompinit\n.*_shoal/s);
   const fish = completionScript(program, 'fish');
   expect(fish).toContain(
-    "complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl npy arrow'",
+    "complete -c shoal -n '__fish_seen_subcommand_from embed' -l output-format -r -f -a 'jsonl csv npy arrow parquet'",
   );
   expect(fish).toContain(
     "complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search rerank similarity spread model up " +

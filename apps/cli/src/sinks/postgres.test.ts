@@ -6,11 +6,11 @@ import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import Client from 'pg/lib/client.js';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { SkippedList } from '../output/beside.ts';
 import { SinkWriter } from '../output/sink-writer.ts';
 import { SINK_FORM, sinkConformance, sinkRow } from '../testing/sink-conformance.ts';
+import { newClient } from './pg-client.ts';
 import { postgresPlace } from './postgres.ts';
 import { SinkAway } from './sink.ts';
 
@@ -56,7 +56,7 @@ describe.skipIf(!isNightly)('(nightly: PostgreSQL of PyPI’s pgserver)', () => 
   }
 
   async function query(text: string): Promise<Record<string, unknown>[]> {
-    const client = new Client({ connectionString: `postgres://shoal@127.0.0.1:${port}/postgres` });
+    const client = newClient({ connectionString: `postgres://shoal@127.0.0.1:${port}/postgres` });
     await client.connect();
     try {
       return (await client.query<Record<string, unknown>>(text)).rows;

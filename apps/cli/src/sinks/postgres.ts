@@ -1,11 +1,11 @@
 // A table of PostgreSQL, with pgvector's types or an array of floats. Rows are added or replaced by their id in one
-// statement a batch, so that a batch that was sent twice is there once. The only importer of pg; doing without it would
-// mean PostgreSQL's protocol with its log-ins by hand.
+// statement a batch, so that a batch that was sent twice is there once.
 
 import type { Client } from 'pg';
 import { ShoalError, type OutputDtype } from '@shoal/contract';
 import { shortestDecimal } from '../output/jsonl.ts';
 import { encodeVectors } from '../output/vector-form.ts';
+import { newClient } from './pg-client.ts';
 import { SinkAway, type Sink, type SinkCounts, type SinkForm, type SinkPlace, type SinkRow } from './sink.ts';
 
 const NAME = /^[A-Za-z_][A-Za-z0-9_$]{0,62}$/;
@@ -65,8 +65,7 @@ class PostgresSink implements Sink {
 
   static async open(connection: string, table: Table): Promise<PostgresSink> {
     refuseForm(table);
-    const { default: PgClient } = await import('pg/lib/client.js');
-    const client = new PgClient({
+    const client = newClient({
       connectionString: connection,
       connectionTimeoutMillis: CONNECT_MS,
       application_name: 'shoal',
