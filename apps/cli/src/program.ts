@@ -461,6 +461,7 @@ function addModel(program: Command, terminal: Terminal): void {
     .description('Fetches a model and verifies it. Does nothing when it is there.')
     .argument('[name]', 'name of the model, or ORG/NAME[@REVISION] of the Hugging Face hub', 'minilm')
     .option('--name <name>', 'what to call a model of the hub here; without this flag org--name')
+    .option('--task <name>', 'whose adapter to merge, of a model that has one for each task (Jina v3): org--name-task')
     .addOption(dtypeOption())
     .option('--update', 'take the newest commit of the hub instead of the one that is stored')
     .option('--force', 'fetch again and replace what is there')

@@ -38,11 +38,14 @@ export interface PullFlags extends ModelFlags {
   readonly dtype?: WeightDtype;
   readonly update?: boolean;
   readonly name?: string;
+  readonly task?: string;
 }
 
 export async function pull(terminal: Terminal, name: string, flags: PullFlags): Promise<void> {
   if (!isHubName(name) && flags.name !== undefined)
     throw new ShoalError('USAGE', `--name is for models of the hub, and ${name} is a name of the store`, { name });
+  if (!isHubName(name) && flags.task !== undefined)
+    throw new ShoalError('USAGE', `--task is for models of the hub, and ${name} is a name of the store`, { name });
   const settings = await settingsOf(terminal, flags);
   const model = await fetchModel(terminal, name, {
     settings,
@@ -50,6 +53,7 @@ export async function pull(terminal: Terminal, name: string, flags: PullFlags): 
     force: flags.force === true,
     update: flags.update === true,
     as: flags.name,
+    task: flags.task,
   });
   const derived = await derivedAsked(terminal, model, settings, flags);
   if (flags.json === true) {

@@ -67,13 +67,15 @@ export interface FetchOptions extends SessionOptions {
   readonly update?: boolean;
   /** What to call a model of the hub. */
   readonly as?: string | undefined;
+  /** Whose adapter to merge, of a model of the hub that has one for each task. */
+  readonly task?: string | undefined;
 }
 
 /** The model from the cache folder, fetched first when it is not there, or in any case with `force`. */
 export async function fetchModel(
   terminal: Terminal,
   name: string,
-  { settings, isQuiet, force = false, update = false, as }: FetchOptions,
+  { settings, isQuiet, force = false, update = false, as, task }: FetchOptions,
 ): Promise<StoredModel> {
   const bar = downloadProgress(terminal, `model ${name}`, !isQuiet);
   const tell = (message: string): void => (isQuiet ? undefined : say(terminal, message));
@@ -88,6 +90,7 @@ export async function fetchModel(
     ...(force ? { force } : {}),
     update,
     name: as,
+    task,
     onStart: ({ repository, commit, licence, bytes, bytesLeft }: FetchedFacts) => {
       const [all, left] = [Math.ceil(bytes / 1e6), Math.ceil(bytesLeft / 1e6)];
       tell(

@@ -32,6 +32,12 @@ export async function findHubModel(asked: HubName, models: string): Promise<Pull
   return fitting[0];
 }
 
+/** The model of this repository under this name; undefined where there is none, or in another revision. */
+export async function findPulledAs(name: string, asked: HubName, models: string): Promise<PulledModel | undefined> {
+  const model = await pulledAs(name, asked, models);
+  return model !== undefined && isRevision(model, asked.revision) ? model : undefined;
+}
+
 async function pulledAs(name: string, { repository }: HubName, models: string): Promise<PulledModel | undefined> {
   const model = await findImported(name, models).catch((error: unknown) => {
     if (isShoalError(error, 'MODEL_CORRUPT')) return undefined; // of another version of Shoal: brought anew

@@ -44,7 +44,7 @@ export function parseHubName(text: string): HubName {
   return { repository, revision };
 }
 
-/** What the model is called in the store and, unchanged, in queue names. */
-export function storeNameOf({ repository }: Pick<HubName, 'repository'>): string {
-  return modelSlug(repository);
+/** What the model is called in the store and, unchanged, in queue names. `task`: whose adapter is merged into it. */
+export function storeNameOf({ repository }: Pick<HubName, 'repository'>, task?: string): string {
+  return modelSlug(task === undefined ? repository : `${repository}-${task}`);
 }

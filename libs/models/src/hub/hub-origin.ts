@@ -11,6 +11,8 @@ export interface HubOrigin {
   /** The branch or tag that was asked for when it was pulled; a commit where one was named. */
   readonly asked: string;
   readonly licence: string;
+  /** Whose adapter was merged, of a model that has one for each task. */
+  readonly task?: string;
   /** As they are on the hub; some are written anew by the import (docs/models.md). */
   readonly files: readonly HubFile[];
 }
@@ -21,6 +23,7 @@ export function parseHubOrigin(json: CheckedJson): HubOrigin {
     commit: json.string('commit'),
     asked: json.string('asked'),
     licence: json.string('licence'),
+    ...(json.has('task') && { task: json.string('task') }),
     files: json.list('files').map((value, at) => {
       const file = CheckedJson.of(value, `${json.where}: file ${at}`);
       const digest = file.object('digest');

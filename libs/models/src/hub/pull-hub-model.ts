@@ -34,6 +34,8 @@ export interface FetchedFacts {
 export interface HubPullOptions extends StoreOptions {
   /** What to call it in the store; default: the hub's name in lower case, "/" as "--", all else "-". */
   readonly name?: string | undefined;
+  /** Whose adapter is merged, of a model that has one for each task. */
+  readonly task?: string | undefined;
   /** Replace another model of this name. */
   readonly force?: boolean | undefined;
   /** Look for a newer commit than the one that is stored, or that Shoal knows. */
@@ -57,7 +59,7 @@ const PULLS = '.pull';
  * MODEL_CORRUPT what in the files cannot be used, FILE_UNWRITABLE that there is no room; nothing is stored then.
  */
 export async function pullFromHub(asked: HubName, options: HubPullOptions): Promise<ImportReport> {
-  const name = refuseTakenName(checkModelName(options.name ?? storeNameOf(asked)));
+  const name = refuseTakenName(checkModelName(options.name ?? storeNameOf(asked, options.task)));
   const settings = await HubSettings.read(options.environment);
   if (settings.isOffline)
     throw new ShoalError(
@@ -132,13 +134,15 @@ async function findThere({ repository, commit }: HubRevision, options: Pull): Pr
   const models = modelsFolder(options);
   const there = await findImported(options.name, models);
   if (there === undefined) return undefined;
-  if (there.derived === undefined && there.hub?.repository.toLowerCase() === repository.toLowerCase()) {
-    if (there.hub.commit !== commit) return undefined; // to be replaced
+  const isIt = there.derived === undefined && there.hub?.repository.toLowerCase() === repository.toLowerCase();
+  if (isIt && there.hub?.task === options.task) {
+    if (there.hub?.commit !== commit) return undefined; // to be replaced
     return { model: await describeImported(there, join(models, there.name, there.revision)), notes: [] };
   }
   throw new ShoalError(
     'USAGE',
-    `${repository} would be called ${options.name}, and so would its queue, but that is ${there.description}. Choose ` +
+    `${repository} would be called ${options.name}, and so would its queue, but that is ${there.description}` +
+      `${there.hub?.task === undefined ? '' : ` with the adapter of ${there.hub.task}`}. Choose ` +
       `another name with --name (shoal model pull ${repository} --name …), or replace it with --force`,
     { name: options.name, repository, there: there.hub?.repository },
   );
@@ -208,7 +212,7 @@ interface Found {
 
 async function fetchAndImport(found: Found, options: Pull): Promise<ImportReport> {
   const { client, revision, chosen, folder, notes, wanted } = found;
-  const { name, onProgress, onStart } = options;
+  const { name, task, onProgress, onStart } = options;
   const bytes = chosen.files.reduce((sum, file) => sum + file.bytes, 0);
   const bytesLeft = bytes - (await bytesOf(folder));
   await expectRoom(found, bytesLeft, options);
@@ -227,7 +231,7 @@ async function fetchAndImport(found: Found, options: Pull): Promise<ImportReport
   await fetchAll(chosen.files.filter((file) => !isWeights(file)));
   await inWordsOf(revision, folder, async () => {
     const rehearsal = await mkdtemp(join(options.pulls, `${name}@rehearsal-`));
-    await refuseBySmallFiles(folder, rehearsal).finally(() => rm(rehearsal, { recursive: true }));
+    await refuseBySmallFiles(folder, rehearsal, options.task).finally(() => rm(rehearsal, { recursive: true }));
   });
   await fetchAll(chosen.files.filter(isWeights));
   const prompts = await conventionalPrompts(repository, folder, notes);
@@ -237,7 +241,8 @@ async function fetchAndImport(found: Found, options: Pull): Promise<ImportReport
     name,
     prove: options.prove,
     force: true,
-    hub: { repository, commit, asked: wanted, licence, files: chosen.files },
+    task,
+    hub: { repository, commit, asked: wanted, licence, files: chosen.files, ...(task !== undefined && { task }) },
     hubNotes: notes,
     ...(prompts && { prompts }),
   };

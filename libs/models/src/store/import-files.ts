@@ -30,7 +30,7 @@ import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { modelKindOf, positionsOf, readEmbedder, readLimits, readReranker, type Embedder } from './embedder-config.ts';
 import { missingFiles, usualGraph, weightFiles } from './find-weights.ts';
 import { MANIFEST, describeImported, manifestText, type ImportedModel } from './imported-models.ts';
-import { mergeAdapter, refuseAdapters } from './merge-adapter.ts';
+import { mergeAdapter, mergeSmallFiles } from './merge-adapter.ts';
 import { verifyFiles, type Pins } from './model-files.ts';
 import { expectPooling, isStaticConfig, readLayout, type ModuleLayout } from './module-layout.ts';
 import { SourceFolder } from './source-folder.ts';
@@ -107,15 +107,22 @@ export async function collectFiles(folder: string, given: ImportSource, options:
     throw new ShoalError('USAGE', `--task ${task} is for a folder with weights, and ${given.graph} is a graph`, {});
   if (given.graph !== undefined) return collectSource(folder, given, options);
   const merged = join(dirname(folder), `.merged-${basename(folder)}`);
-  try {
+  return inNameOf(given.folder, merged, async () => {
     const notes = await mergeAdapter(await SourceFolder.open(given.folder), task, merged);
-    if (notes === undefined) return await collectSource(folder, given, options);
+    if (notes === undefined) return collectSource(folder, given, options);
     const whole = { ...given, folder: merged, called: given.folder };
-    return await collectSource(folder, whole, { ...options, notes: [...(options.notes ?? []), ...notes] });
+    return collectSource(folder, whole, { ...options, notes: [...(options.notes ?? []), ...notes] });
+  });
+}
+
+/** Runs what reads a folder that it makes of `folder`, and takes that away. Its refusals name the folder that was given. */
+async function inNameOf<T>(folder: string, merged: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
   } catch (error) {
     if (!isShoalError(error)) throw error;
-    const message = error.message.replaceAll(merged, given.folder);
-    throw new ShoalError(error.code, message, { ...error.fields, folder: given.folder }, error.cause);
+    const message = error.message.replaceAll(merged, folder);
+    throw new ShoalError(error.code, message, { ...error.fields, folder }, error.cause);
   } finally {
     await rm(merged, { recursive: true, force: true });
   }
@@ -151,9 +158,16 @@ async function collectSource(folder: string, given: ImportSource, options: Colle
  * Refuses what an import would refuse for its small files alone (layout, architecture, prompts, tokenizer's settings),
  * so that nobody fetches the large ones for nothing. `empty` is a folder to write to. Errors name the files of `folder`.
  */
-export async function refuseBySmallFiles(folder: string, empty: string): Promise<void> {
+export async function refuseBySmallFiles(folder: string, empty: string, task: string | undefined): Promise<void> {
+  const merged = join(empty, 'merged');
+  await inNameOf(folder, merged, async () => {
+    const begun = await mergeSmallFiles(await SourceFolder.open(folder), task, merged);
+    await refuseSmallFiles(begun === undefined ? folder : merged, empty);
+  });
+}
+
+async function refuseSmallFiles(folder: string, empty: string): Promise<void> {
   const source = await SourceFolder.open(folder);
-  if (await source.has(FILE.config)) refuseAdapters(await source.readJson(FILE.config), source);
   const layout = await readLayout(source);
   const tokenizer = (await hasVocabularyAlone(source, layout)) ? VOCABULARY : FILE.tokenizer;
   const needed = (layout.isStatic ? [FILE.tokenizer] : [FILE.config, tokenizer]).map((path) =>

@@ -9,8 +9,10 @@ import { promptText } from '@shoal/contract';
 import { openGraph } from '../graph/open-graph.ts';
 import { madeFile, madeModel, madeTexts, seededSafetensors, type SeededTensors } from '../testing/made-models.ts';
 import { GraphRunner } from '../testing/onnx-run.ts';
+import { HubServer } from '../testing/hub-server.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { importModel, type ImportOptions, type ImportReport } from './import-model.ts';
+import { openHubModel, openModel, pullModel } from './model-store.ts';
 
 const TASKS = ['retrieval.query', 'retrieval.passage', 'separation', 'classification', 'text-matching'];
 const RANK = 4;
@@ -128,6 +130,50 @@ test('two tasks are two models, each with its own prompt and nothing else left b
   expect(query.notes).toContain('the adapter of its task "retrieval.query" is merged into its weights');
   const entries = await readdir(join(cacheDir, 'models'), { recursive: true });
   expect(entries.filter((entry) => entry.includes('.part'))).toEqual([]);
+});
+
+test('a pull merges the adapter of its task as an import does, and tells two tasks apart', async () => {
+  const imported = (await bring({ task: 'text-matching', name: 'imported' })).model;
+  const hub = await HubServer.start();
+  try {
+    const paths = (await readdir(given, { recursive: true, withFileTypes: true })).filter((entry) => entry.isFile());
+    const read = async (path: string): Promise<[string, Buffer]> => [
+      path.slice(given.length + 1),
+      await readFile(path),
+    ];
+    const files = await Promise.all(paths.map((entry) => read(join(entry.parentPath, entry.name))));
+    hub.publish('Org/jina', Object.fromEntries(files));
+    const environment = { HOME: folder, HF_ENDPOINT: hub.endpoint };
+    const prove = async (): Promise<{ ids: number[]; vector: Float32Array }> => ({
+      ids: [1],
+      vector: new Float32Array(imported.dims).fill(imported.dims ** -0.5),
+    });
+    const options = { cacheDir, environment, prove };
+    await expect(pullModel('Org/jina', { ...options, task: 'query' })).rejects.toMatchObject({
+      code: 'USAGE',
+      message: expect.stringMatching(/--task query was asked for, and .*config\.json has retrieval\.query, /) as string,
+    });
+    expect(hub.seen.filter(({ host }) => host === 'cdn')).toEqual([]); // no weights were fetched
+    const { model, notes } = await openHubModel('Org/jina', { ...options, task: 'text-matching' });
+    expect(model.name).toBe('org--jina-text-matching');
+    expect(model.weightsSha256).toBe(imported.weightsSha256);
+    expect(notes).toContain(
+      'the adapter of its task "text-matching" is merged into its weights, and that task has no prompt',
+    );
+    expect(await openModel('Org/jina', { cacheDir, allowFetch: false })).toEqual(model);
+    const query = await pullModel('Org/jina', { ...options, task: 'retrieval.query' });
+    expect(query).toMatchObject({ name: 'org--jina-retrieval-query', defaultPrompt: 'retrieval.query' });
+    await expect(openModel('Org/jina', { cacheDir, allowFetch: false })).rejects.toMatchObject({ code: 'USAGE' });
+    const taken = { ...options, task: 'text-matching', name: query.name };
+    await expect(pullModel('Org/jina', taken)).rejects.toMatchObject({
+      code: 'USAGE',
+      message: expect.stringMatching(/would be called .*-query, .* with the adapter of retrieval\.query/) as string,
+    });
+    await hub.stop();
+    expect(await pullModel('Org/jina', { ...options, task: 'text-matching' })).toEqual(model); // from the store
+  } finally {
+    await hub.stop();
+  }
 });
 
 test('without a task it is refused with the names of the tasks, and so is another', async () => {

@@ -62,16 +62,6 @@ export function hasAdapters(config: CheckedJson): boolean {
   return config.has('lora_adaptations');
 }
 
-/** USAGE for a model with adapters where nobody can name a task. */
-export function refuseAdapters(config: CheckedJson, source: SourceFolder): void {
-  if (!hasAdapters(config)) return;
-  throw usage(
-    `${config.where} has an adapter for each of ${readAdapters(config).tasks.join(', ')}, and a pull merges none: fetch ` +
-      'the repository (git clone, or hf download) and bring it with shoal model import FOLDER --task NAME',
-    source,
-  );
-}
-
 /**
  * Fills the folder `into`, which is made, with the model that this task's adapter makes, and resolves to notes about it;
  * undefined, with nothing made, for a model without adapters. USAGE where no task is named, or one that the model has
@@ -82,6 +72,24 @@ export async function mergeAdapter(
   task: string | undefined,
   into: string,
 ): Promise<readonly string[] | undefined> {
+  const begun = await mergeSmallFiles(source, task, into);
+  if (begun === undefined) return undefined;
+  await mergeWeights(source, into, begun);
+  return begun.notes;
+}
+
+export interface BegunMerge {
+  readonly adapters: Adapters;
+  readonly task: string;
+  readonly notes: readonly string[];
+}
+
+/** As `mergeAdapter`, all but the weights. */
+export async function mergeSmallFiles(
+  source: SourceFolder,
+  task: string | undefined,
+  into: string,
+): Promise<BegunMerge | undefined> {
   const config = (await source.has(CONFIG)) ? await source.readJson(CONFIG) : CheckedJson.of({}, CONFIG);
   if (!hasAdapters(config)) {
     if (task === undefined) return undefined;
@@ -108,13 +116,12 @@ export async function mergeAdapter(
   await writeJson(join(into, CONFIG), plainConfig(config));
   await copySmallFiles(source, into);
   const prompt = await writePrompts(source, config, task, into);
-  await mergeWeights(source, into, adapters, task);
-  return [
+  const note =
     task === NO_TASK
       ? 'its adapters are left out, as in sentence-transformers where no task is named'
       : `the adapter of its task ${quoted(task)} is merged into its weights` +
-        (prompt === '' ? ', and that task has no prompt' : ''),
-  ];
+        (prompt === '' ? ', and that task has no prompt' : '');
+  return { adapters, task, notes: [note] };
 }
 
 function readAdapters(config: CheckedJson): Adapters {
@@ -197,7 +204,7 @@ const ORIGINAL = '.parametrizations.weight.original';
 const PART = /\.parametrizations\.weight\.0\.lora_[AB]$/;
 
 /** One file of F32, tensor by tensor, in the memory of the largest. */
-async function mergeWeights(source: SourceFolder, into: string, adapters: Adapters, task: string): Promise<void> {
+async function mergeWeights(source: SourceFolder, into: string, { adapters, task }: BegunMerge): Promise<void> {
   if (!(await source.has(WEIGHTS_FILE)))
     throw corrupt(join(source.path, WEIGHTS_FILE), 'is not there; adapters are merged out of this one file');
   const path = join(source.path, WEIGHTS_FILE);

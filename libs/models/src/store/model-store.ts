@@ -12,8 +12,8 @@ import { withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
 import { keptGraphs, type KeptGraph } from '../graph/open-graph.ts';
 import { NO_DIGEST } from './kept-digest.ts';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
-import { findHubModel } from '../hub/find-hub-model.ts';
-import { isHubName, parseHubName } from '../hub/hub-name.ts';
+import { findHubModel, findPulledAs } from '../hub/find-hub-model.ts';
+import { isHubName, parseHubName, storeNameOf } from '../hub/hub-name.ts';
 import { pullFromHub, type FetchedFacts } from '../hub/pull-hub-model.ts';
 import { knownCanary } from './canaries.ts';
 import type { ProveModel } from './import-files.ts';
@@ -54,6 +54,8 @@ export interface HubOptions {
   readonly prove?: ProveModel | undefined;
   /** What to call a model of the hub; default: as its queue. */
   readonly name?: string | undefined;
+  /** Whose adapter is merged, of a model that has one for each task: part of its name unless `name` says another. */
+  readonly task?: string | undefined;
   /** Look for a newer commit than the one that is stored. */
   readonly update?: boolean | undefined;
   /** Told once, when fetching from the hub begins. */
@@ -63,7 +65,7 @@ export interface HubOptions {
   readonly retries?: RetryTerms | undefined;
 }
 
-export interface OpenOptions extends Omit<PullOptions, 'force'>, Omit<HubOptions, 'name' | 'update'> {
+export interface OpenOptions extends Omit<PullOptions, 'force'>, Omit<HubOptions, 'name' | 'task' | 'update'> {
   /** False: an absent model is MODEL_UNAVAILABLE instead of being fetched. Default true. */
   readonly allowFetch?: boolean;
 }
@@ -128,23 +130,29 @@ export async function openHubModel(
   options: OpenOptions & HubOptions & Pick<PullOptions, 'force'>,
 ): Promise<ImportReport> {
   const asked = parseHubName(name);
-  const { prove, force, update, environment = process.env } = options;
-  const stored = await findHubModel(asked, modelsFolder(options)).catch((error: unknown) => {
-    if (force === true || update === true || options.name !== undefined) return undefined;
-    throw error;
-  });
-  const isOther = options.name !== undefined && stored?.name !== options.name;
+  const { prove, force, update, task, environment = process.env } = options;
+  const models = modelsFolder(options);
+  const named = options.name ?? (task === undefined ? undefined : storeNameOf(asked, task));
+  const stored =
+    named !== undefined
+      ? await findPulledAs(named, asked, models)
+      : await findHubModel(asked, models).catch((error: unknown) => {
+          if (force === true || update === true) return undefined;
+          throw error;
+        });
+  const isOther = task !== undefined && stored?.hub.task !== task;
   if (stored !== undefined && force !== true && update !== true && !isOther)
     return { model: await openKnown(stored, { ...options, allowFetch: false }), notes: [] };
   if (options.allowFetch === false || prove === undefined)
     throw new ShoalError(
       'MODEL_UNAVAILABLE',
-      `${asked.repository} is not in ${modelsFolder(options)}: shoal model pull ${name} fetches it`,
-      { name, folder: modelsFolder(options) },
+      `${asked.repository} is not in ${models}: shoal model pull ${name} fetches it`,
+      { name, folder: models },
     );
   const { model, notes } = await pullFromHub(asked, {
     ...options,
-    name: options.name ?? stored?.name,
+    name: named ?? stored?.name,
+    task: task ?? stored?.hub.task,
     prove,
     environment,
   });
