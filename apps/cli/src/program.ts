@@ -303,6 +303,10 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
         .choices(['fail', 'skip'])
         .default('fail'),
     )
+    .option(
+      '--prompt <name>',
+      'put the model’s prompt of this name before each text, or "none"; unless told, its "passage" if it has one',
+    )
     .option('--fresh', 'begin again, without the rows that an interrupted build of this name has kept')
     .option('--wait-limit <time>', WAIT_LIMIT, span);
   addSettings(build, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
@@ -335,6 +339,10 @@ function addSearch(program: Command, terminal: Terminal): void {
     )
     .argument('<name>', 'the collection: NAME, or NAME@VERSION')
     .argument('<query...>', 'what to look for')
+    .option(
+      '--prompt <name>',
+      'put the model’s prompt of this name before the query, or "none"; unless told, its "query" if it has one',
+    )
     .option('-k, --k <n>', 'rows to show', positiveInteger, 10)
     .option('--ann', 'approximate: candidates from the collection’s index; its recall is shown')
     .option('--wait-limit <time>', WAIT_LIMIT, span)

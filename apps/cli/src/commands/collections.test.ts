@@ -1,6 +1,7 @@
 import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { importModel, writeTinyModel } from '@shoal/models';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { Sandbox } from '../testing/shoal-process.ts';
 
@@ -98,6 +99,7 @@ test('flags that a build could not follow are refused, and it makes no version',
     ],
     [['--model', '../x'], '--model ../x is no model: NAME, or NAME@REVISION, that made the vectors'],
     [['--max-tokens', '9'], '--max-tokens is about texts, and the files hold vectors'],
+    [['--prompt', 'none'], '--prompt is about texts, and the files hold vectors'],
     [['--column', 'a'], '--column names a column of an Arrow file'],
     [['--text-field', 'body'], '--text-field is about texts, and the files hold vectors'],
     [['--on-error', 'skip'], '--on-error skip is about texts, and the files hold vectors'],
@@ -223,3 +225,26 @@ test('a build of texts that is interrupted keeps its rows, and the same command 
   expect(found).toEqual(quiet);
   expect(found!.filter((hit) => !/^(\d+) n\1$/.test(hit))).toEqual([]);
 }, 120_000);
+
+test('passages and queries have the prompts of their sides, or those that are named', async () => {
+  await writeTinyModel(box.path('model'), { seed: 5 });
+  const prompts = { query: 'the dog and the cat: ', passage: 'a mouse: ' };
+  await importModel(box.path('model'), { cacheDir: box.cacheDir, name: 'prompted', prompts });
+  writeFileSync(box.path('prompted.txt'), 'the text\n');
+  const build = ['index', 'build', 'sides', 'prompted.txt', '--model', 'prompted'];
+  expect(await box.run([...build, '--prompt', 'title'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--prompt title: the model prompted has "query", "passage": ask for one of them'),
+  });
+  expect(await box.run(build)).toMatchObject({ code: 0 });
+  const score = async (...flags: readonly string[]): Promise<number> => {
+    const { stdout } = await box.run(['search', 'sides', 'the text', '--json', '-q', ...flags]);
+    return (JSON.parse(stdout) as { found: { score: number }[] }).found[0]!.score;
+  };
+  expect(await score('--prompt', 'passage')).toBeGreaterThan(0.999999);
+  expect(await score()).toBeLessThan(0.9999);
+  expect(await box.run([...build, '--append', '--prompt', 'none'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('the rows of sides were embedded with --prompt passage: leave it out'),
+  });
+});

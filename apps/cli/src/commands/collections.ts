@@ -3,9 +3,9 @@
 
 import { createReadStream } from 'node:fs';
 import { stat } from 'node:fs/promises';
-import { ShoalError, isSameModel, isShoalError, mainQueue, sidePrompt } from '@shoal/contract';
+import { ShoalError, isSameModel, isShoalError, mainQueue, promptText, sidePrompt } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
-import { expectEmbedder } from '@shoal/models';
+import { expectEmbedder, type StoredModel } from '@shoal/models';
 import {
   appendToCollection,
   checkCollection,
@@ -43,6 +43,7 @@ import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
+import { refuseMissingPrompt } from './embed.ts';
 
 export interface IndexFlags {
   readonly json?: boolean;
@@ -65,6 +66,8 @@ export interface BuildFlags extends IndexFlags {
   /** Of an Arrow file: the column of the vectors. */
   readonly column?: string;
   readonly onError: 'fail' | 'skip';
+  /** Name of the model's prompt before each text, or "none"; default: its "passage", if it has one. */
+  readonly prompt?: string;
   /** Without what an interrupted build has kept. */
   readonly fresh?: boolean;
   /** Milliseconds. */
@@ -178,11 +181,14 @@ async function buildFromTexts(
   const { collectionsDir: folder } = settings;
   const named = await modelFor(folder, name, settings, flags);
   const model = expectEmbedder(await fetchModel(terminal, named, options));
+  refuseMissingPrompt(model, flags.prompt);
   const about = { model: `${model.name}@${model.revision}` };
   if (flags.append === true) await refuseOtherModel(folder, name, about.model);
+  const prompt = await promptFor(folder, name, model, flags);
   const place = { terminal, settings, folder, name, flags };
   const sessionTerms = { ...options, settings: { ...settings, model: model.name }, model };
   const request = buildRequest(about.model, inputs, settings, flags);
+  const whole = prompt === undefined ? about : { ...about, prompt };
   const terms = {
     folder,
     name,
@@ -195,8 +201,8 @@ async function buildFromTexts(
   return withKeptBuild(terminal, terms, (kept) =>
     withSession(terminal, sessionTerms, async (session) => {
       if (session.isTrial) throw simulatedRows(name, settings);
-      await embedInto(terminal, session, { kept, records, inputs, skipped, flags });
-      const info = await write(place, kept.rows(), { about, dims: model.dims, signal: session.signal });
+      await embedInto(terminal, session, { kept, records, inputs, skipped, flags, prompt });
+      const info = await write(place, kept.rows(), { about: whole, dims: model.dims, signal: session.signal });
       const listed = await kept.done();
       if (listed !== undefined && flags.quiet !== true)
         say(terminal, `${skipped.size.toLocaleString('en')} records without a row, listed in ${listed}`);
@@ -220,7 +226,7 @@ function buildRequest(
   model: string,
   inputs: readonly Input[],
   settings: Settings,
-  { textField, idField, delimiter, header, onError }: BuildFlags,
+  { textField, idField, delimiter, header, onError, prompt }: BuildFlags,
 ): RunRequest {
   const options = {
     '--format': inputs.map(({ format }) => format).join(', '),
@@ -229,6 +235,7 @@ function buildRequest(
     '--delimiter': delimiter,
     '--no-header': header ? undefined : true,
     '--on-error': onError,
+    '--prompt': prompt,
     '--max-tokens': settings.maxTokens,
     [READING_RULES_NAME]: READING_RULES,
   };
@@ -248,15 +255,16 @@ interface BuildRun {
   readonly inputs: readonly Input[];
   readonly skipped: SkippedList;
   readonly flags: BuildFlags;
+  readonly prompt: string | undefined;
 }
 
 /** Embeds what is not kept yet; what came is kept whatever happens. */
 async function embedInto(terminal: Terminal, session: Session, run: BuildRun): Promise<void> {
-  const { kept, records, inputs, skipped, flags } = run;
+  const { kept, records, inputs, skipped, flags, prompt } = run;
   const bar = rowProgress(terminal, flags.quiet !== true);
   let { rows } = kept.state;
   try {
-    for await (const block of embedded(terminal, session, { records, skipped, state: kept.state })) {
+    for await (const block of embedded(terminal, session, { records, skipped, prompt, state: kept.state })) {
       await kept.writer.write(block);
       bar.update((rows += block.records.length), records.estimateTotal(totalBytes(inputs)));
     }
@@ -297,13 +305,23 @@ function isRepeatable(inputs: readonly Input[]): boolean {
   return inputs.every(({ identity }) => identity !== undefined);
 }
 
-function refuseFlagsOfTexts({ model, maxTokens, textField, idField, delimiter, header, onError }: BuildFlags): void {
+function refuseFlagsOfTexts({
+  model,
+  maxTokens,
+  textField,
+  idField,
+  delimiter,
+  header,
+  onError,
+  prompt,
+}: BuildFlags): void {
   const asked = Object.entries({
     '--max-tokens': maxTokens,
     '--text-field': textField,
     '--id-field': idField,
     '--delimiter': delimiter,
     '--no-header': header ? undefined : true,
+    '--prompt': prompt,
     '--on-error skip': onError === 'skip' ? onError : undefined,
   });
   const flag = asked.find(([, value]) => value !== undefined)?.[0];
@@ -371,17 +389,40 @@ async function refuseOtherModel(folder: string, name: string, model: string): Pr
     );
 }
 
+/**
+ * Which prompt goes before the texts: the one that is asked for, else that of the rows that are there, else that of
+ * passages; undefined: none is asked for, and the model's default one goes before them. Rows behind others have the same before them: USAGE where they would not.
+ */
+async function promptFor(
+  folder: string,
+  name: string,
+  model: StoredModel,
+  { append, prompt }: BuildFlags,
+): Promise<string | undefined> {
+  const usual = sidePrompt(model, 'passage').prompt;
+  if (append !== true) return prompt ?? usual;
+  const { about } = await openCollection(folder, name, { verify: false });
+  const before = typeof about['prompt'] === 'string' ? about['prompt'] : undefined; // older ones, and vectors, say none
+  if (prompt === undefined || before === undefined) return prompt ?? before ?? usual;
+  if (promptText(model, prompt) === promptText(model, before)) return before;
+  throw new ShoalError(
+    'USAGE',
+    `--prompt ${prompt} is asked for and the rows of ${name} were embedded with --prompt ${before}: leave it out, or ` +
+      'build it anew without --append',
+  );
+}
+
 /** Rows as the writer takes them, each called as a search shows it. */
 async function* embedded(
   terminal: Terminal,
   session: Session,
-  { records, skipped, state }: Pick<BuildRun, 'records' | 'skipped'> & { readonly state: RunState },
+  { records, skipped, prompt, state }: Pick<BuildRun, 'records' | 'skipped' | 'prompt'> & { readonly state: RunState },
 ): AsyncGenerator<Block> {
   for await (const block of session.client.embedStream(records.from(state.position, undefined), {
     runId: state.runId,
     startAt: state.position,
     signal: session.signal,
-    ...sidePrompt(session.model, 'passage'),
+    ...(prompt !== undefined && { prompt }),
     truncate: 'end',
   })) {
     session.noteProgress();

@@ -29,10 +29,13 @@ import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } fro
 import { withSteps } from '../progress.ts';
 import { fetchModel, withSession } from '../processes/session.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
+import { refuseMissingPrompt } from './embed.ts';
 
 export interface SearchFlags {
   /** A setting, which is here as well to tell what was asked for in this call from what is set for all. */
   readonly model?: string;
+  /** Name of the model's prompt before the query, or "none"; default: its "query", if it has one. */
+  readonly prompt?: string;
   readonly k: number;
   readonly metric: Metric;
   readonly ann?: boolean;
@@ -58,7 +61,8 @@ export async function search(
   const collection = await openNamed(settings, name);
   const rows = { name: collection.name, dims: collection.dims, model: collection.about.model };
   const queries = await embedded(terminal, settings, [text], {
-    prompt: 'query',
+    side: 'query',
+    prompt: flags.prompt,
     rows,
     asked: flags.model,
     isQuiet: flags.quiet === true,
@@ -274,7 +278,9 @@ async function writeMatrix(
 interface EmbedTerms {
   readonly isQuiet: boolean;
   readonly waitLimitMs: number | undefined;
-  readonly prompt?: 'query';
+  /** What the texts are to the rows: which prompt goes before them unless one is named. */
+  readonly side?: 'query';
+  readonly prompt?: string | undefined;
   /** What --model says in this call. */
   readonly asked: string | undefined;
   /** Whose model embeds; absent: the model of the settings. */
@@ -285,18 +291,19 @@ async function embedded(
   terminal: Terminal,
   settings: Settings,
   texts: readonly string[],
-  { isQuiet, waitLimitMs, prompt, asked, rows }: EmbedTerms,
+  { isQuiet, waitLimitMs, side, prompt, asked, rows }: EmbedTerms,
 ): Promise<Matrix> {
   if (rows !== undefined) refuseUnknownModel(rows, asked);
   const name = rows?.model?.split('@')[0] ?? settings.model;
   const options = { settings: { ...settings, model: name }, isQuiet, waitLimitMs };
   const model = expectEmbedder(await fetchModel(terminal, name, options));
   if (rows !== undefined) refuseOtherModel(model, rows);
+  refuseMissingPrompt(model, prompt);
   return withSession(terminal, { ...options, model }, async ({ client, signal }) => {
     const { vectors } = await client.embed([...texts], {
       class: 'interactive',
       signal,
-      ...(prompt === undefined ? {} : sidePrompt(model, prompt)),
+      ...(prompt !== undefined ? { prompt } : side === undefined ? {} : sidePrompt(model, side)),
     });
     return matrixOf(vectors, model.dims);
   });
