@@ -3,11 +3,12 @@
 // scanned by hand and no others: a regex engine of another library would read some texts otherwise.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson, quoted } from '../checked-json.ts';
+import { quoted, type CheckedJson } from '../checked-json.ts';
 import { readBpeModel, type BpeModel } from './bpe-model.ts';
 import { cl100kScanner, digitsScanner, gpt2Scanner, type Scanner } from './byte-bpe-scanners.ts';
-import { readPreTokenizerSteps, type PreTokenizerStep } from './metaspace.ts';
+import { PRE_TOKENIZERS, readPreTokenizerSteps, type PreTokenizerStep } from './metaspace.ts';
 import { readNormalizerSteps, type NormalizerStep } from './normalizer-steps.ts';
+import { sequenceParts } from './sequence-parts.ts';
 import { readShared, type SharedFacts } from './shared-facts.ts';
 
 export interface BpeFacts extends SharedFacts {
@@ -58,11 +59,13 @@ export function readBpe(root: CheckedJson): BpeFacts {
 
 function isByteLevel(root: CheckedJson): boolean {
   if (!root.has('pre_tokenizer')) return false;
-  return stepsOf(root.object('pre_tokenizer')).some((step) => step.string('type') === 'ByteLevel');
+  return sequenceParts(root.object('pre_tokenizer'), PRE_TOKENIZERS).some(
+    (step) => step.string('type') === 'ByteLevel',
+  );
 }
 
 function readByteWords(json: CheckedJson): ByteWords {
-  const steps = stepsOf(json);
+  const steps = sequenceParts(json, PRE_TOKENIZERS);
   const at = steps.findIndex((step) => step.string('type') === 'ByteLevel');
   const behind = steps[at + 1];
   if (behind !== undefined)
@@ -70,23 +73,12 @@ function readByteWords(json: CheckedJson): ByteWords {
   return { spelling: 'bytes', cuts: steps.map(wordCut).filter((cut) => cut.prefixesBlank || cut.scanner) };
 }
 
-/** Sequences in Sequences as one list. */
-function stepsOf(json: CheckedJson, depth = 0): readonly CheckedJson[] {
-  if (json.string('type') !== 'Sequence') return [json];
-  json.expectKeys(['type', 'pretokenizers'], 'what it does to words neither');
-  if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
-  const where = `${json.where}: pretokenizers`;
-  return json
-    .list('pretokenizers')
-    .flatMap((value, index) => stepsOf(CheckedJson.of(value, `${where}[${index}]`), depth + 1));
-}
-
 function wordCut(json: CheckedJson): WordCut {
   const type = json.string('type');
   switch (type) {
     case 'ByteLevel': {
       // trim_offsets is about places in the text, which nobody asks here
-      json.expectKeys(['type', 'add_prefix_space', 'trim_offsets', 'use_regex'], 'what it does to words neither');
+      json.expectKeys(['type', 'add_prefix_space', 'trim_offsets', 'use_regex'], PRE_TOKENIZERS.unknown);
       const usesRegex = !json.has('use_regex') || json.boolean('use_regex');
       return {
         prefixesBlank: json.boolean('add_prefix_space'),
@@ -95,7 +87,7 @@ function wordCut(json: CheckedJson): WordCut {
       };
     }
     case 'Digits':
-      json.expectKeys(['type', 'individual_digits'], 'what it does to words neither');
+      json.expectKeys(['type', 'individual_digits'], PRE_TOKENIZERS.unknown);
       return { prefixesBlank: false, pattern: type, scanner: digitsScanner(json.boolean('individual_digits')) };
     case 'Split':
       return { prefixesBlank: false, ...readSplit(json) };
@@ -120,7 +112,7 @@ const SCANNERS: ReadonlyMap<string, () => Scanner> = new Map([
 ]);
 
 function readSplit(json: CheckedJson): { readonly pattern: string; readonly scanner: Scanner } {
-  json.expectKeys(['type', 'pattern', 'behavior', 'invert'], 'what it does to words neither');
+  json.expectKeys(['type', 'pattern', 'behavior', 'invert'], PRE_TOKENIZERS.unknown);
   const pattern = json.object('pattern');
   pattern.expectKeys(['String', 'Regex'], 'what it matches neither');
   if (!pattern.has('Regex') || pattern.has('String'))
@@ -139,7 +131,7 @@ function readCharacterWords(root: CheckedJson): CharacterWords {
   const isSplit = root.has('pre_tokenizer') && root.object('pre_tokenizer').string('type') === 'Split';
   if (!isSplit) return { spelling: 'characters', steps: readPreTokenizerSteps(root), endsWords: undefined };
   const json = root.object('pre_tokenizer');
-  json.expectKeys(['type', 'pattern', 'behavior', 'invert'], 'what it does to words neither');
+  json.expectKeys(['type', 'pattern', 'behavior', 'invert'], PRE_TOKENIZERS.unknown);
   const pattern = json.object('pattern');
   pattern.expectKeys(['String', 'Regex'], 'what it matches neither');
   if (!pattern.has('String') || pattern.has('Regex') || pattern.string('String') === '')

@@ -4,6 +4,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import { CheckedJson, quoted } from '../checked-json.ts';
+import { sequenceParts, type SequenceKind } from './sequence-parts.ts';
 
 export interface Ends {
   /** Ids before and behind a text alone. */
@@ -40,7 +41,9 @@ export function endsLength({ before, behind }: Ends): number {
  */
 export function readEnds(root: CheckedJson, idOf: IdOf): Ends {
   if (!root.has('post_processor')) return NONE;
-  const makers = flattened(root.object('post_processor')).filter((json) => json.string('type') !== 'ByteLevel');
+  const parts = sequenceParts(root.object('post_processor'), PROCESSORS);
+  for (const part of parts) expectKnown(part);
+  const makers = parts.filter((json) => json.string('type') !== 'ByteLevel');
   const [maker, ...more] = makers;
   if (more.length > 0) return refuse(more[0]!, 'it is the second one in a Sequence that puts tokens around texts');
   if (maker === undefined) return NONE;
@@ -53,20 +56,16 @@ const KEYS: Readonly<Record<string, readonly string[]>> = {
   BertProcessing: ['type', 'cls', 'sep'],
   RobertaProcessing: ['type', 'cls', 'sep', 'trim_offsets', 'add_prefix_space'],
   ByteLevel: ['type', 'add_prefix_space', 'trim_offsets', 'use_regex'],
-  Sequence: ['type', 'processors'],
 };
 
-function flattened(json: CheckedJson, depth = 0): readonly CheckedJson[] {
+const PROCESSORS: SequenceKind = { key: 'processors', unknown: 'what it puts around texts neither' };
+
+function expectKnown(json: CheckedJson): void {
   const type = json.string('type');
   const keys = Object.hasOwn(KEYS, type) ? KEYS[type] : undefined;
   if (keys === undefined)
-    return refuse(json, `type ${quoted(type)} is not supported, only ${Object.keys(KEYS).join(', ')}`);
-  json.expectKeys(keys, 'what it puts around texts neither');
-  if (type !== 'Sequence') return [json];
-  if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
-  return json
-    .list('processors')
-    .flatMap((value, index) => flattened(CheckedJson.of(value, `${json.where}: processors[${index}]`), depth + 1));
+    refuse(json, `type ${quoted(type)} is not supported, only ${[...Object.keys(KEYS), 'Sequence'].join(', ')}`);
+  json.expectKeys(keys, PROCESSORS.unknown);
 }
 
 /** BERT: [CLS] a [SEP] b [SEP], the second text of type 1. RoBERTa: <s> a </s></s> b </s>, all of type 0. */
@@ -124,10 +123,10 @@ function templatePair(json: CheckedJson, idOf: IdOf): Ends['pair'] {
 function templateParts(json: CheckedJson, key: 'single' | 'pair', idOf: IdOf): readonly PairPart[] {
   return json.list(key).map((value, index): PairPart => {
     const part = CheckedJson.of(value, `${json.where}: ${key}[${index}]`);
-    part.expectKeys(['SpecialToken', 'Sequence'], 'what it puts around texts neither');
+    part.expectKeys(['SpecialToken', 'Sequence'], PROCESSORS.unknown);
     if (part.keys().length !== 1) return refuse(part, 'it should be a SpecialToken or a Sequence');
     const body = part.object(part.keys()[0]!);
-    body.expectKeys(['id', 'type_id'], 'what it puts around texts neither');
+    body.expectKeys(['id', 'type_id'], PROCESSORS.unknown);
     const type = body.has('type_id') ? body.integer('type_id') : 0;
     const id = body.string('id');
     if (part.has('SpecialToken')) return { ids: templateIds(json, id, idOf), type };
@@ -138,7 +137,7 @@ function templateParts(json: CheckedJson, key: 'single' | 'pair', idOf: IdOf): r
 
 function templateIds(json: CheckedJson, name: string, idOf: IdOf): readonly number[] {
   const special = json.object('special_tokens').object(name);
-  special.expectKeys(['id', 'ids', 'tokens'], 'what it puts around texts neither');
+  special.expectKeys(['id', 'ids', 'tokens'], PROCESSORS.unknown);
   const ids = special.integers('ids');
   const tokens = special.has('tokens') ? special.list('tokens') : ids.length === 1 ? [name] : [];
   if (ids.length === 0 || tokens.length !== ids.length)

@@ -2,7 +2,8 @@
 // Refuses others by name.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson, quoted } from '../checked-json.ts';
+import { quoted, type CheckedJson } from '../checked-json.ts';
+import { sequenceParts, type SequenceKind } from './sequence-parts.ts';
 import { isSpace } from './unicode-sets.ts';
 
 export type PreTokenizerStep = { readonly type: 'WhitespaceSplit' } | MetaspaceStep;
@@ -16,31 +17,26 @@ export interface MetaspaceStep {
   readonly splits: boolean;
 }
 
+export const PRE_TOKENIZERS: SequenceKind = { key: 'pretokenizers', unknown: 'what it does to words neither' };
+
 /** MODEL_CORRUPT, by name, for what is not known here. No pre-tokenizer at all is no step: a text is one word. */
 export function readPreTokenizerSteps(root: CheckedJson): readonly PreTokenizerStep[] {
-  const steps = root.has('pre_tokenizer') ? stepsOf(root.object('pre_tokenizer'), 0) : [];
+  const parts = root.has('pre_tokenizer') ? sequenceParts(root.object('pre_tokenizer'), PRE_TOKENIZERS) : [];
+  const steps = parts.map(stepOf);
   // of several words that came of one character, as of U+FDFA, each is the first one there
   if (steps.slice(1).some((step) => step.type === 'Metaspace' && step.prepends === 'first'))
     refuse(root.object('pre_tokenizer'), '"prepend_scheme" is "first" behind another step');
   return steps;
 }
 
-function stepsOf(json: CheckedJson, depth: number): readonly PreTokenizerStep[] {
+function stepOf(json: CheckedJson): PreTokenizerStep {
   const type = json.string('type');
   switch (type) {
     case 'WhitespaceSplit':
-      json.expectKeys(['type'], 'what it does to words neither');
-      return [{ type }];
+      json.expectKeys(['type'], PRE_TOKENIZERS.unknown);
+      return { type };
     case 'Metaspace':
-      return [readMetaspace(json)];
-    case 'Sequence': {
-      json.expectKeys(['type', 'pretokenizers'], 'what it does to words neither');
-      if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
-      const where = `${json.where}: pretokenizers`;
-      return json
-        .list('pretokenizers')
-        .flatMap((value, index) => stepsOf(CheckedJson.of(value, `${where}[${index}]`), depth + 1));
-    }
+      return readMetaspace(json);
     default:
       return refuse(
         json,
@@ -53,7 +49,7 @@ const KEYS = ['type', 'replacement', 'add_prefix_space', 'prepend_scheme', 'spli
 
 /** Files older than tokenizers 0.15 have "add_prefix_space" for "prepend_scheme"; later ones have both, or the latter. */
 export function readMetaspace(json: CheckedJson): MetaspaceStep {
-  json.expectKeys(KEYS, 'what it does to words neither');
+  json.expectKeys(KEYS, PRE_TOKENIZERS.unknown);
   const mark = json.string('replacement');
   if ([...mark].length !== 1 || !mark.isWellFormed()) refuse(json, '"replacement" should be one character');
   const scheme = json.has('prepend_scheme') ? json.string('prepend_scheme') : 'always';

@@ -2,9 +2,10 @@
 // steps, keys and regular expressions that it does not know.
 
 import { ShoalError } from '@shoal/contract';
-import { CheckedJson, quoted } from '../checked-json.ts';
+import { quoted, type CheckedJson } from '../checked-json.ts';
 import { Charsmap } from './charsmap.ts';
 import { normalForm, type NormalForm } from './normal-forms.ts';
+import { sequenceParts, type SequenceKind } from './sequence-parts.ts';
 import { hasPoint, isSpace, setOf } from './unicode-sets.ts';
 import { TABLE_RANGES } from './unicode-tables.ts';
 
@@ -23,7 +24,7 @@ export interface Place {
 
 export const WHOLE: Place = { isStart: true, isEnd: true };
 
-const KEYS: Readonly<Record<NormalizerStep['type'] | 'Sequence', readonly string[]>> = {
+const KEYS: Readonly<Record<NormalizerStep['type'], readonly string[]>> = {
   Precompiled: ['type', 'precompiled_charsmap'],
   Replace: ['type', 'pattern', 'content'],
   NFC: ['type'],
@@ -35,29 +36,22 @@ const KEYS: Readonly<Record<NormalizerStep['type'] | 'Sequence', readonly string
   Nmt: ['type'],
   Strip: ['type', 'strip_left', 'strip_right'],
   Prepend: ['type', 'prepend'],
-  Sequence: ['type', 'normalizers'],
 };
 const KNOWN: ReadonlyMap<string, readonly string[]> = new Map(Object.entries(KEYS));
 
 /** MODEL_CORRUPT, by name, for what is not known here. No normalizer at all is no step. */
 export function readNormalizerSteps(root: CheckedJson): readonly NormalizerStep[] {
-  return root.has('normalizer') ? stepsOf(root.object('normalizer'), 0) : [];
+  return root.has('normalizer') ? sequenceParts(root.object('normalizer'), NORMALIZERS).map(readStep) : [];
 }
 
-function stepsOf(json: CheckedJson, depth: number): readonly NormalizerStep[] {
-  const type = json.string('type') as NormalizerStep['type'] | 'Sequence';
+const NORMALIZERS: SequenceKind = { key: 'normalizers', unknown: 'what it does to texts neither' };
+
+function readStep(json: CheckedJson): NormalizerStep {
+  const type = json.string('type') as NormalizerStep['type'];
   const keys = KNOWN.get(type);
   if (keys === undefined)
-    return refuse(json, `type ${quoted(type)} is not supported, only ${[...KNOWN.keys()].join(', ')}`);
-  json.expectKeys(keys, 'what it does to texts neither');
-  if (type !== 'Sequence') return [stepOf(json, type)];
-  if (depth > 8) return refuse(json, 'Sequences lie in Sequences without end');
-  return json
-    .list('normalizers')
-    .flatMap((value, index) => stepsOf(CheckedJson.of(value, `${json.where}: normalizers[${index}]`), depth + 1));
-}
-
-function stepOf(json: CheckedJson, type: NormalizerStep['type']): NormalizerStep {
+    return refuse(json, `type ${quoted(type)} is not supported, only ${[...KNOWN.keys(), 'Sequence'].join(', ')}`);
+  json.expectKeys(keys, NORMALIZERS.unknown);
   switch (type) {
     case 'Precompiled': {
       const problem = (what: string): never => refuse(json, `"precompiled_charsmap" ${what}`);
