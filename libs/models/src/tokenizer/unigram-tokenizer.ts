@@ -12,6 +12,7 @@ import { wordsOf, type PreTokenizerStep } from './metaspace.ts';
 import { normalized, replacesBlanksOnly, type NormalizerStep, type Place } from './normalizer-steps.ts';
 import { isSpace, rangesOf } from './unicode-sets.ts';
 import { TABLE_RANGES } from './unicode-tables.ts';
+import { STEP_UNITS, lastOf } from './steps.ts';
 import type { UnigramFacts } from './unigram-facts.ts';
 import type { TextTokenizer } from './text-tokenizer.ts';
 import { Unigram } from './unigram.ts';
@@ -30,6 +31,32 @@ const ROLE = {
 
 /** Longer than any that is remembered. */
 const LONG_STRETCH = 1_000;
+
+/** Of a long stretch. */
+const WORDS_PER_STEP = 1_024;
+
+/** Code units of a stretch. */
+const LONGEST_AT_ONCE = 2 * STEP_UNITS;
+
+/** Where a text has been read to. */
+interface Cursor {
+  at: number;
+  /** Of the stretch being scanned. */
+  start: number;
+  /** By added tokens and what lies before them. */
+  covered: number;
+  /** No added token begins before this: one was found that does not stand alone. */
+  passed: number;
+}
+
+/** Where the text begins. */
+const begin = (): Cursor => ({ at: 0, start: 0, covered: 0, passed: 0 });
+
+/** A stretch from the cursor's on. `isEnd`: an added token, or the end of the text, is behind it. */
+interface LongStretch {
+  readonly end: number;
+  readonly isEnd: boolean;
+}
 
 /** Blanks that may end a stretch, if the steps make of each what begins a word. */
 const BLANKS = [' ', '\t', '\n', '\r'];
@@ -77,19 +104,52 @@ export class UnigramTokenizer implements TextTokenizer {
 
   encode(text: string): Encoded {
     const ids = [...this.#ends.before];
-    const most = roomBefore(this.#ends, this.maxTokens);
+    const most = this.#most;
     this.appendText(text.toWellFormed(), ids, most);
+    return endedRow(ids, this.#ends, most);
+  }
+
+  /** The same in steps of a few milliseconds; the longest are those that look once through all of a text. */
+  *encodeSteps(text: string): Generator<void, Encoded, undefined> {
+    const ids = [...this.#ends.before];
+    const most = this.#most;
+    yield* this.#appendSteps(text.toWellFormed(), ids, most);
     return endedRow(ids, this.#ends, most);
   }
 
   /** Appends the ids of `text` until there are more than `most`. */
   appendText(text: string, ids: number[], most: number): void {
+    if (text.length > STEP_UNITS) lastOf(this.#appendSteps(text, ids, most));
+    else this.#scan(text, begin(), text.length, ids, most);
+  }
+
+  get #most(): number {
+    return roomBefore(this.#ends, this.maxTokens);
+  }
+
+  *#appendSteps(text: string, ids: number[], most: number): Generator<void, void, undefined> {
+    const cursor = begin();
+    while (cursor.start < text.length) {
+      const long = this.#scan(text, cursor, cursor.at + STEP_UNITS, ids, most);
+      if (long !== undefined) {
+        yield* this.#appendLong(text, cursor, long, ids, most);
+        cursor.start = long.end;
+      }
+      if (ids.length > most) return;
+      yield;
+    }
+  }
+
+  /**
+   * Appends stretch by stretch from `cursor` on, which it moves, up to `limit` or until there are more than `most` ids. A
+   * stretch that is too long for one step is returned, and left to the caller.
+   */
+  #scan(text: string, cursor: Cursor, limit: number, ids: number[], most: number): LongStretch | undefined {
     const roles = this.#roles;
     const added = this.#added;
-    let covered = 0; // by added tokens and what lies before them
-    let start = 0; // of the stretch being scanned
-    let passed = 0; // no added token begins before this: one was found that does not stand alone
-    for (let at = 0; at < text.length;) {
+    let { at, start, covered, passed } = cursor;
+    const stop = Math.min(limit, text.length);
+    while (at < stop) {
       const unit = text.charCodeAt(at);
       if (added.mayBegin(unit) && at >= passed) {
         const found = added.longestAt(text, at);
@@ -98,9 +158,13 @@ export class UnigramTokenizer implements TextTokenizer {
           if (token.isSingleWord && !standsAlone(text, at, end)) passed = end;
           else {
             const from = token.stripsLeft ? Math.max(covered, blanksBefore(text, at)) : at;
+            if (from - start > LONGEST_AT_ONCE) {
+              Object.assign(cursor, { at, start, covered, passed });
+              return { end: from, isEnd: true };
+            }
             this.#append(text, start, from, covered, true, ids, most);
             ids.push(token.id);
-            if (ids.length > most) return;
+            if (ids.length > most) return undefined;
             covered = token.stripsRight ? blanksBehind(text, end) : end;
             start = covered;
             at = end;
@@ -118,14 +182,23 @@ export class UnigramTokenizer implements TextTokenizer {
         end += 1;
       if (at > start && end < text.length && this.#isSolid(text, at - 1) && this.#isSolid(text, end)) {
         if (!(added.mayBegin(text.charCodeAt(end)) && added.longestAt(text, end) !== undefined)) {
+          if (at - start > LONGEST_AT_ONCE) {
+            Object.assign(cursor, { at, start, covered, passed });
+            return { end: at, isEnd: false };
+          }
           this.#append(text, start, at, covered, false, ids, most);
-          if (ids.length > most) return;
+          if (ids.length > most) return undefined;
           start = at;
         }
       }
       at = end;
     }
+    Object.assign(cursor, { at, start, covered, passed });
+    if (at < text.length) return undefined;
+    if (text.length - start > LONGEST_AT_ONCE) return { end: text.length, isEnd: true };
     this.#append(text, start, text.length, covered, true, ids, most);
+    cursor.start = text.length;
+    return undefined;
   }
 
   #isSolid(text: string, at: number): boolean {
@@ -179,6 +252,29 @@ export class UnigramTokenizer implements TextTokenizer {
       if (ids.length > enough) break;
     }
     return ids;
+  }
+
+  /** As `#append`, of a stretch that is too long to be remembered or read at once. */
+  *#appendLong(
+    text: string,
+    { start: from, covered }: Cursor,
+    { end: to, isEnd }: LongStretch,
+    ids: number[],
+    most: number,
+  ): Generator<void, void, undefined> {
+    const normal = normalized(this.#normalizer, text.slice(from, to), { isStart: from === covered, isEnd });
+    const unigram = this.#unigram.beside(); // whoever works between two steps may read other words
+    yield;
+    for (const { start, end, id } of this.#normalizedAdded.pieces(normal)) {
+      if (id !== undefined) ids.push(id);
+      else
+        for (const [at, word] of wordsOf(this.#preTokenizer, normal.slice(start, end), from + start === 0).entries()) {
+          if (at % WORDS_PER_STEP === 0) yield;
+          yield* unigram.appendSteps(word, ids, most - ids.length);
+          if (ids.length > most) return;
+        }
+      if (ids.length > most) return;
+    }
   }
 
   #appendWords(normal: string, isFirst: boolean, ids: number[], enough: number): void {

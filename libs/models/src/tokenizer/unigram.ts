@@ -3,6 +3,7 @@
 // no piece is unknown, at the least score of all minus 10; unknown ones side by side are one. Knows nothing of texts.
 
 import { PieceTrie, ROOT } from './piece-trie.ts';
+import { lastOf } from './steps.ts';
 import type { UnigramOptions } from './unigram-facts.ts';
 
 const UNKNOWN_PENALTY = 10;
@@ -12,6 +13,7 @@ const BLOCK_CHARS = 4_096;
 const KEPT_ROOM = 2 * BLOCK_CHARS;
 
 export class Unigram {
+  readonly #options: UnigramOptions;
   readonly #trie: PieceTrie;
   readonly #scores: Float64Array;
   readonly #unknownId: number;
@@ -26,8 +28,9 @@ export class Unigram {
   #filled = 0;
   readonly #longestPiece: number;
 
-  constructor(options: UnigramOptions) {
-    this.#trie = new PieceTrie(options.pieces);
+  constructor(options: UnigramOptions, trie = new PieceTrie(options.pieces)) {
+    this.#options = options;
+    this.#trie = trie;
     this.#scores = options.scores;
     this.#longestPiece = options.pieces.reduce((most, { length }) => Math.max(most, length), 2);
     this.#unknownId = options.unknownId;
@@ -41,11 +44,22 @@ export class Unigram {
    */
   append(word: string, ids: number[], enough: number): void {
     const { length } = word;
-    let end = length;
-    if (length <= BLOCK_CHARS) this.#findBest(word, 0, length);
-    else end = this.#findBestOfLong(word, enough);
+    if (length > BLOCK_CHARS) return lastOf(this.appendSteps(word, ids, enough));
+    this.#findBest(word, 0, length);
+    this.#appendBest(word, length, ids);
+  }
+
+  /** The same, of a long word in steps. No other word may be read in between: `beside` is for those. */
+  *appendSteps(word: string, ids: number[], enough: number): Generator<void, void, undefined> {
+    if (word.length <= BLOCK_CHARS) return this.append(word, ids, enough);
+    const end = yield* this.#findBestOfLong(word, enough);
     this.#appendBest(word, end, ids);
     if (this.#best.length > KEPT_ROOM) this.#setRoom(KEPT_ROOM);
+  }
+
+  /** Another one with the same pieces. */
+  beside(): Unigram {
+    return new Unigram(this.#options, this.#trie);
   }
 
   /** The pieces of word[0, end), whose best way is known. */
@@ -72,11 +86,11 @@ export class Unigram {
    * How far the word's best way is known and wanted. Asked after 4,096 characters and after twice as many each time, so
    * that a word whose ways never meet, such as a million times "<", costs no more than twice its length.
    */
-  #findBestOfLong(word: string, enough: number): number {
+  *#findBestOfLong(word: string, enough: number): Generator<void, number, undefined> {
     let settled = 0; // the best way of the whole word goes through here
     let pieces = 0; // up to there; unknown ones side by side are counted as one
     for (let at = 0, target = BLOCK_CHARS, times = 1; target < word.length; target *= 2, times += 1) {
-      at = this.#findBest(word, at, target);
+      at = yield* this.#findBestSteps(word, at, target);
       const next = this.#settledBefore(at, word.length);
       for (let end = next, wasUnknown = false; end > settled; end = this.#begins[end]!) {
         const isUnknown = this.#ids[end] === this.#unknownId;
@@ -86,7 +100,7 @@ export class Unigram {
       settled = next;
       // the first and the last piece counted at a time may be of one row of unknown ones
       if (pieces - 2 * times > enough) return settled;
-      if (2 * target >= word.length) this.#findBest(word, at, word.length);
+      if (2 * target >= word.length) yield* this.#findBestSteps(word, at, word.length);
     }
     return word.length;
   }
@@ -105,6 +119,11 @@ export class Unigram {
     }
     const [place = 0] = open;
     return place;
+  }
+
+  *#findBestSteps(word: string, at: number, target: number): Generator<void, number, undefined> {
+    for (; at < target; yield) at = this.#findBest(word, at, Math.min(target, at + BLOCK_CHARS));
+    return at;
   }
 
   /** Goes on from `at` with all pieces that begin before `target`; returns the first character not looked at. */
