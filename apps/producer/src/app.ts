@@ -66,6 +66,10 @@ const UPLOAD_MS = 2 * 3_600_000;
 const LOOK_AT_CONNECTIONS_MS = 2_000;
 /** The page that shows the OpenAPI document; it needs no key, and what it asks for does. */
 const DOCS = '/docs';
+/** The page asks this server alone. */
+const DOCS_POLICY =
+  "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; base-uri 'self'; form-action 'none'; " +
+  "frame-ancestors 'none'; object-src 'none'";
 /** An answer on readiness that comes later is of no use to whoever asks. */
 const READY_MS = 2_000;
 const RETRY_BUSY_SECONDS = 1;
@@ -131,8 +135,10 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   });
   await app.register(swaggerUi, {
     routePrefix: DOCS,
-    staticCSP: true,
-    uiConfig: { deepLinking: false, displayRequestDuration: true, persistAuthorization: false },
+    staticCSP: DOCS_POLICY,
+    theme: { title: 'Shoal' },
+    // without the bar that would show another server's document
+    uiConfig: { layout: 'BaseLayout', displayRequestDuration: true, persistAuthorization: false },
   });
   // Routes are registered after the plugin has loaded, so that it sees them.
   await app.register(async (routes) => {
@@ -246,31 +252,33 @@ function addSimilarity(app: FastifyInstance, { catalogue, similarity, allowances
     request: FastifyRequest,
     reply: FastifyReply,
     { bytes, rows }: { readonly bytes: number; readonly rows: number },
-    call: (signal: AbortSignal) => Promise<JsonList>,
+    call: (terms: { readonly signal: AbortSignal; readonly tenant: string }) => Promise<JsonList>,
   ): Promise<object> => {
     await allowances.take(request, reply, rows);
-    return gate.inTurn(request, reply, bytes, async ({ gone, leftMs }) => {
-      const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, call);
+    return gate.inTurn(request, reply, bytes, async ({ gone, leftMs, tenant }) => {
+      const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, (signal) =>
+        call({ signal, tenant }),
+      );
       await tellTrial(reply, { service });
       return gate.send(reply, list);
     });
   };
   app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA, config }, async (request, reply) => {
     const { collection, queries, ...options } = parseTopK(takenBody(request));
-    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (signal) =>
-      toRankings(await client.topK(collection, queries, { ...options, signal })),
+    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (terms) =>
+      toRankings(await client.topK(collection, queries, { ...options, ...terms })),
     );
   });
   app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA, config }, async (request, reply) => {
     const { collection, queries, candidates, ...options } = parseRescore(takenBody(request));
-    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (signal) =>
-      toRankings(await client.rescore(collection, queries, candidates, { ...options, signal })),
+    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (terms) =>
+      toRankings(await client.rescore(collection, queries, candidates, { ...options, ...terms })),
     );
   });
   app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA, config }, async (request, reply) => {
     const { queries, others, ...options } = parseCosine(takenBody(request));
-    return answerWith(request, reply, { bytes: 0, rows: rowsOf(queries) }, async (signal) => {
-      const scores = await client.cosine(queries, others, { ...options, signal });
+    return answerWith(request, reply, { bytes: 0, rows: rowsOf(queries) }, async (terms) => {
+      const scores = await client.cosine(queries, others, { ...options, ...terms });
       const list = toScores(scores);
       gate.makeRoom(request, scores.scores.byteLength); // as many as the collection has rows, which only a worker knows
       return list;
@@ -278,8 +286,8 @@ function addSimilarity(app: FastifyInstance, { catalogue, similarity, allowances
   });
   app.post('/v1/similarity/spread', { schema: SPREAD_SCHEMA, config }, async (request, reply) => {
     const { graph, seeds, options } = parseSpread(takenBody(request));
-    return answerWith(request, reply, ranked(seeds.length, options.k), async (signal) =>
-      toRankings(await client.spread(graph, seeds, { ...options, signal })),
+    return answerWith(request, reply, ranked(seeds.length, options.k), async (terms) =>
+      toRankings(await client.spread(graph, seeds, { ...options, ...terms })),
     );
   });
 }

@@ -97,6 +97,7 @@ function embeddingsRequest(models: readonly [ServedModel, ...ServedModel[]]) {
   };
   return {
     type: 'object',
+    examples: [{ model: models[0].name, input: ['a shoal of fish', 'a school of whales'] }],
     required: ['input', 'model'],
     additionalProperties: false,
     properties: {
@@ -199,6 +200,7 @@ function teiEmbedRequest(models: readonly [ServedModel, ...ServedModel[]]): Sche
   const { dimensions, normalize, prompt } = embeddingsRequest(models).properties;
   return {
     type: 'object',
+    examples: [{ inputs: ['a shoal of fish', 'a school of whales'] }],
     required: ['inputs'],
     additionalProperties: false,
     properties: {
@@ -223,6 +225,7 @@ function tokenizeRequest(models: readonly [ServedModel, ...ServedModel[]]): Sche
   const { prompt } = embeddingsRequest(models).properties;
   return {
     type: 'object',
+    examples: [{ input: 'a shoal of fish' }],
     required: ['input'],
     additionalProperties: false,
     properties: { input: texts, model: optionalModel(models), prompt },
@@ -267,6 +270,9 @@ const notPossible = {
 
 const RERANK_REQUEST = {
   type: 'object',
+  examples: [
+    { model: 'ORG/NAME', query: 'how do magnets work', documents: ['iron atoms align', 'buy shoes'], top_n: 1 },
+  ],
   required: ['model', 'query', 'documents'],
   additionalProperties: false,
   properties: {
@@ -342,6 +348,7 @@ const RERANK_RESPONSE: Schema = {
 
 const TEI_RERANK_REQUEST = {
   type: 'object',
+  examples: [{ query: 'how do magnets work', texts: ['iron atoms align', 'buy shoes'] }],
   required: ['query', 'texts'],
   additionalProperties: false,
   properties: {
@@ -421,7 +428,9 @@ const body = (
   ...rest,
 });
 
-const TOPK_REQUEST = body(['collection', 'queries', 'k'], ranked);
+const TOPK_REQUEST = body(['collection', 'queries', 'k'], ranked, {
+  examples: [{ collection: 'docs', queries: 'how are stalled jobs recovered', k: 3, names: true }],
+});
 
 const RESCORE_REQUEST = body(['collection', 'queries', 'candidates', 'k'], {
   ...ranked,
@@ -749,10 +758,12 @@ export const INFO_SCHEMA = reading(
 );
 
 export const HEALTH_SCHEMA = reading('health', 'Whether this process lives', 'operations', {
+  security: [],
   response: { 200: { description: 'It does.', content: content(ref('Health')) }, ...refusals() },
 });
 
 export const READY_SCHEMA = reading('readiness', 'Whether requests can be answered', 'operations', {
+  security: [],
   response: {
     200: { description: 'Jobs are accepted and kept.', content: content(ref('Readiness')) },
     ...refusals([503, 'They are not; see Retry-After.']),

@@ -9,6 +9,7 @@ import { parseMetrics } from '@shoal/ops/testing';
 import { ANYBODY } from '../access/caller.ts';
 import { createApp } from '../app.ts';
 import type { AppParts } from '../app-parts.ts';
+import type { Served } from '../catalogue.ts';
 import { closer } from '../close-app.ts';
 import type { Answering } from '../gate.ts';
 import type { EmbeddingsRequest } from '../embeddings-request.ts';
@@ -25,7 +26,7 @@ export interface AppUnderTest {
   /** What was asked for, in the order in which it was. */
   readonly asked: EmbeddingsRequest[];
   value(metric: string, labels?: Readonly<Record<string, string>>): Promise<number | undefined>;
-  post(body: unknown, headers?: Readonly<Record<string, string>>): Promise<Response>;
+  post(body: unknown, headers?: Readonly<Record<string, string>>, path?: string): Promise<Response>;
   /** A connection that says what it is told to. */
   connection(): Promise<Socket>;
   stop(): Promise<void>;
@@ -52,6 +53,32 @@ export const MINILM = {
   maxTokens: 256,
 } as const;
 
+/** Gives each text a vector of equal values of length 1, and three tokens. */
+export function embedderOf(
+  modelDims = DIMS,
+  asked: EmbeddingsRequest[] = [],
+  whileOpen: (answering: Answering) => Promise<void> = async () => undefined,
+): Served['embedder'] {
+  return {
+    embed: async (request, answering) => {
+      asked.push(request);
+      await whileOpen(answering);
+      const rows = rowsAsked(request);
+      const dims = request.dimensions ?? modelDims;
+      const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
+      const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
+      const block = { rows, dims, dtype: 'f32', vectors, scales: undefined, row, toFloat32: () => vectors } as const;
+      return {
+        result: { ...block, tokens: undefined, truncated: [], isSimulated: false },
+        tokens: 3 * rows,
+        truncated: 0,
+      };
+    },
+    tokens: async (texts) => texts.map((text) => ({ ids: [101, ...Buffer.from(text), 102], isTruncated: false })),
+    textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
+  };
+}
+
 async function nobody(): Promise<never> {
   throw new ShoalError('COLLECTION_UNKNOWN', 'there are no collections here');
 }
@@ -64,37 +91,7 @@ export async function startApp({
   const metrics = createMetrics(PRODUCER_METRICS);
   const asked: EmbeddingsRequest[] = [];
   const app = await createApp({
-    models: [
-      {
-        model: MINILM,
-        embedder: {
-          embed: async (request, answering) => {
-            asked.push(request);
-            await whileOpen(answering);
-            const rows = rowsAsked(request);
-            const dims = request.dimensions ?? DIMS;
-            const vectors = new Float32Array(rows * dims).fill(1 / Math.sqrt(dims));
-            const row = (at: number): Float32Array => vectors.subarray(at * dims, (at + 1) * dims);
-            const block = {
-              rows,
-              dims,
-              dtype: 'f32',
-              vectors,
-              scales: undefined,
-              row,
-              toFloat32: () => vectors,
-            } as const;
-            return {
-              result: { ...block, tokens: undefined, truncated: [], isSimulated: false },
-              tokens: 3 * rows,
-              truncated: 0,
-            };
-          },
-          tokens: async (texts) => texts.map((text) => ({ ids: [101, ...Buffer.from(text), 102], isTruncated: false })),
-          textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
-        },
-      },
-    ],
+    models: [{ model: MINILM, embedder: embedderOf(DIMS, asked, whileOpen) }],
     reranker: {
       served: async () => [RERANKER],
       named: async (model) => {
@@ -150,8 +147,8 @@ export async function startApp({
     url,
     asked,
     value: async (metric, labels) => parseMetrics(await metrics.text()).value(metric, labels),
-    post: (body, headers = {}) =>
-      fetch(`${url}/v1/embeddings`, {
+    post: (body, headers = {}, path = '/v1/embeddings') =>
+      fetch(url + path, {
         method: 'POST',
         headers: { 'content-type': 'application/json', ...headers },
         body: typeof body === 'string' ? body : JSON.stringify(body),

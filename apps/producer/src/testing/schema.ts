@@ -6,7 +6,7 @@ import * as fc from 'fast-check';
 export type Schema = Readonly<Record<string, unknown>>;
 
 /** Keywords that say nothing about whether a value fits. */
-const REMARKS = new Set(['description', 'default', 'title']);
+const REMARKS = new Set(['description', 'default', 'title', 'examples']);
 
 /** Looks at the schemas of one document. */
 export class Schemas {
