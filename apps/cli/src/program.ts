@@ -291,6 +291,7 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
     )
     .option('--ann', 'also an index of candidates for approximate search, with its recall as measured on these rows')
     .addOption(metricOption())
+    .option('--owner <tenant>', 'the tenant whose API keys alone see it over HTTP (default: as before, else everybody)')
     .option('--keep <n>', 'versions that stay, the new one included', positiveInteger, 2)
     .addOption(new Option('--format <format>', 'form of texts, whatever the extension says').choices(INPUT_FORMATS))
     .option('--text-field <name>', 'field of a JSONL line or CSV row that holds the text (default: "text")')

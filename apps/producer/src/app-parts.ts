@@ -8,6 +8,7 @@ import type { Doorman } from './access/doorman.ts';
 import type { Batches } from './batches/batches.ts';
 import type { Catalogue, Served } from './catalogue.ts';
 import type { Gate, GateOptions } from './gate.ts';
+import type { KnownCollections } from './known-collections.ts';
 import type { PatienceTerms } from './patience.ts';
 import type { Reranker } from './reranker.ts';
 
@@ -19,6 +20,7 @@ export interface AppParts {
   readonly batches?: Pick<Batches, 'addRoutes'> | undefined;
   /** How long answers of the queue `similarity` are waited for. */
   readonly similarity: Omit<PatienceTerms, 'what' | 'timeoutMs'>;
+  readonly collections: Pick<KnownCollections, 'all'>;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   /** Rejects when the queue server does not answer; may wait long when it hangs. */
   readonly readiness: () => Promise<QueueReadiness>;

@@ -11,7 +11,7 @@ import swaggerUi from '@fastify/swagger-ui';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import type { RerankResult } from '@shoal/client';
 import type { Logger } from '@shoal/core';
-import { mayUse, setCaller } from './access/caller.ts';
+import { callerOf, mayUse, setCaller } from './access/caller.ts';
 import type { Doorman } from './access/doorman.ts';
 import type { AppParts, Around } from './app-parts.ts';
 import { batchComponents } from './batches/openapi-batches.ts';
@@ -53,6 +53,7 @@ import { parseRerankRequest, parseTeiRequest, type RerankRequest } from './reran
 import { rerankBytes, toRerankResponse, toTeiResponse } from './rerank-response.ts';
 import type { ServedReranker } from './reranker.ts';
 import { SERVICE_MS, simulatedNow, takenBody, tellTrial } from './route-parts.ts';
+import { addCollections, refuseOthers } from './routes/collections.ts';
 import { addTei } from './routes/tei.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
 import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
@@ -146,6 +147,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
     addEmbeddings(routes, around);
     addReranking(routes, around);
     addSimilarity(routes, around);
+    addCollections(routes, around);
     addModels(routes, around);
     addTei(routes, around);
     addOperations(routes, parts, catalogue);
@@ -244,16 +246,18 @@ function addReranking(app: FastifyInstance, { reranker, allowances, metrics, gat
 }
 
 /** Texts among the queries are embedded on the way, by the first of the models that are served. */
-function addSimilarity(app: FastifyInstance, { catalogue, similarity, allowances, gate }: Around): void {
+function addSimilarity(app: FastifyInstance, around: Around): void {
+  const { catalogue, similarity, allowances, gate } = around;
   const { embedder, service } = catalogue.first;
   const { textClient: client } = embedder;
   const config = { scope: 'similarity' } as const;
   const answerWith = async (
     request: FastifyRequest,
     reply: FastifyReply,
-    { bytes, rows }: { readonly bytes: number; readonly rows: number },
+    { bytes, rows, collection }: Size & { readonly collection?: string | undefined },
     call: (terms: { readonly signal: AbortSignal; readonly tenant: string }) => Promise<JsonList>,
   ): Promise<object> => {
+    if (collection !== undefined) await refuseOthers(callerOf(request), collection, around);
     await allowances.take(request, reply, rows);
     return gate.inTurn(request, reply, bytes, async ({ gone, leftMs, tenant }) => {
       const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, (signal) =>
@@ -265,19 +269,22 @@ function addSimilarity(app: FastifyInstance, { catalogue, similarity, allowances
   };
   app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA, config }, async (request, reply) => {
     const { collection, queries, ...options } = parseTopK(takenBody(request));
-    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (terms) =>
+    const size = ranked(rowsOf(queries), options.k, options.names);
+    return answerWith(request, reply, { ...size, collection }, async (terms) =>
       toRankings(await client.topK(collection, queries, { ...options, ...terms })),
     );
   });
   app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA, config }, async (request, reply) => {
     const { collection, queries, candidates, ...options } = parseRescore(takenBody(request));
-    return answerWith(request, reply, ranked(rowsOf(queries), options.k, options.names), async (terms) =>
+    const size = ranked(rowsOf(queries), options.k, options.names);
+    return answerWith(request, reply, { ...size, collection }, async (terms) =>
       toRankings(await client.rescore(collection, queries, candidates, { ...options, ...terms })),
     );
   });
   app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA, config }, async (request, reply) => {
     const { queries, others, ...options } = parseCosine(takenBody(request));
-    return answerWith(request, reply, { bytes: 0, rows: rowsOf(queries) }, async (terms) => {
+    const collection = 'collection' in others ? others.collection : undefined;
+    return answerWith(request, reply, { bytes: 0, rows: rowsOf(queries), collection }, async (terms) => {
       const scores = await client.cosine(queries, others, { ...options, ...terms });
       const list = toScores(scores);
       gate.makeRoom(request, scores.scores.byteLength); // as many as the collection has rows, which only a worker knows
@@ -292,7 +299,12 @@ function addSimilarity(app: FastifyInstance, { catalogue, similarity, allowances
   });
 }
 
-function ranked(rows: number, k: number, names = false): { readonly bytes: number; readonly rows: number } {
+interface Size {
+  readonly bytes: number;
+  readonly rows: number;
+}
+
+function ranked(rows: number, k: number, names = false): Size {
   return { bytes: rankingBytes(rows, k, names), rows };
 }
 

@@ -127,13 +127,15 @@ describe('an answer', () => {
       ['/embed', 'post', { inputs: [] }],
       ['/tokenize', 'post', { input: 'a' }],
       ['/info', 'get'],
+      ['/v1/collections', 'get'],
+      ['/v1/collections/{id}', 'get'],
       ['/v1/models', 'get'],
       ['/v1/models/{id}', 'get'],
       ['/healthz', 'get'],
       ['/readyz', 'get'],
     ];
     for (const [path, method, body] of asked) {
-      const answer = await fetch(app.url + path.replace('{id}', 'minilm'), {
+      const answer = await fetch(app.url + path.replace('{id}', path.includes('collections') ? 'notes' : 'minilm'), {
         method: method.toUpperCase(),
         ...(body === undefined ? {} : { headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) }),
       });
@@ -150,8 +152,8 @@ test('every operation has a name, every body and every answer a named schema', (
   );
   const names = operations.map((operation) => partOf(operation, 'operationId'));
   expect(names.sort().join(' ')).toBe(
-    'cosine createEmbeddings embedTexts health listModels metrics readiness rerank rerankTexts rescore retrieveModel ' +
-      'serverInfo spread tokenize topK',
+    'cosine createEmbeddings embedTexts health listCollections listModels metrics readiness rerank rerankTexts rescore ' +
+      'retrieveCollection retrieveModel serverInfo spread tokenize topK',
   );
   for (const operation of operations) {
     const bodies = [partOf(operation, 'requestBody'), ...Object.values(partOf(operation, 'responses') as object)];

@@ -40,6 +40,8 @@ export type ComponentName =
   | 'SpreadRequest'
   | 'RankingList'
   | 'ScoresList'
+  | 'Collection'
+  | 'CollectionList'
   | 'Health'
   | 'Readiness';
 
@@ -544,6 +546,18 @@ const ERROR: Schema = {
 
 const simulated = { type: 'boolean', description: 'There for a trial: vectors are not those of the model.' };
 
+const COLLECTION = object({
+  id: { type: 'string', description: 'Its name, which stands for its newest version in questions.' },
+  object: { type: 'string', enum: ['collection'] },
+  created: { type: 'integer', description: 'When its newest version was made, in seconds since 1970.' },
+  owner: { type: ['string', 'null'], description: 'The tenant that it belongs to; null: everybody’s.' },
+  versions: { type: 'array', items: { type: 'integer' }, description: 'Newest first; docs@3 asks for version 3.' },
+  rows: { type: 'integer', description: 'Of the newest version, like what follows.' },
+  dimensions: { type: 'integer' },
+  dtype: { type: 'string', enum: ['f32', 'f16', 'i8'] },
+  model: { type: ['string', 'null'], description: 'name@revision of what made its rows; null: not known.' },
+});
+
 const MODEL: Schema = {
   type: 'object',
   required: ['id', 'object', 'created', 'owned_by', 'root', 'revision', 'kind'],
@@ -587,6 +601,8 @@ export function components(models: readonly ServedModel[]): readonly Schema[] {
     SpreadRequest: SPREAD_REQUEST,
     RankingList: RANKING_LIST,
     ScoresList: SCORES_LIST,
+    Collection: COLLECTION,
+    CollectionList: listOf(ref('Collection')),
     Health: object({ status: { type: 'string' } }),
     Readiness: {
       type: 'object',
@@ -756,6 +772,18 @@ export const INFO_SCHEMA = reading(
     response: { 200: { description: 'Of its first model.', content: content(ref('ServerInfo')) }, ...refusals() },
   },
 );
+
+export const COLLECTIONS_SCHEMA = reading('listCollections', 'Collections that workers answer from', 'similarity', {
+  response: { 200: { description: 'All of them.', content: content(ref('CollectionList')) }, ...refusals() },
+});
+
+export const COLLECTION_SCHEMA = reading('retrieveCollection', 'One collection', 'similarity', {
+  params: object({ id: { type: 'string', description: 'Its name, without a version.' } }),
+  response: {
+    200: { description: 'It is here.', content: content(ref('Collection')) },
+    ...refusals([404, 'No worker has it.']),
+  },
+});
 
 export const HEALTH_SCHEMA = reading('health', 'Whether this process lives', 'operations', {
   security: [],

@@ -27,6 +27,7 @@ import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
 import { isModel } from './embeddings-request.ts';
 import type { GateOptions } from './gate.ts';
+import { KnownCollections } from './known-collections.ts';
 import { RefusedWrites } from './refused-writes.ts';
 import { Reranker } from './reranker.ts';
 import { rowEndsOf, type TokenRows } from './token-rows.ts';
@@ -168,6 +169,7 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
     models,
     reranker,
     batches,
+    collections: new KnownCollections(() => similarityGauge.collections(), processClock),
     similarity: { refusedWrites, backlog: () => backlogInWords(similarityGauge) },
     metrics,
     readiness: () => gauge.readiness(),

@@ -116,6 +116,29 @@ async function waiting(prefix: string): Promise<number> {
   return Number(list) + Number(prioritized);
 }
 
+async function listed(): Promise<readonly object[]> {
+  const reply = await fetch(`${producer.url}/v1/collections`);
+  return ((await reply.json()) as { data: object[] }).data;
+}
+
+test('the collections that workers answer from are listed, with whose they are and what made them', async () => {
+  await createCollection(join(cacheDir, 'collections'), 'listed', [{ dims: 2, vectors: Float32Array.of(1, 0) }], {
+    about: { model: 'x@1', owner: 'acme' },
+  });
+  await expect.poll(listed, { timeout: 30_000, interval: 500 }).toContainEqual({
+    id: 'listed',
+    object: 'collection',
+    created: expect.any(Number),
+    owner: 'acme',
+    versions: [1],
+    rows: 1,
+    dimensions: 2,
+    dtype: 'f32',
+    model: 'x@1',
+  });
+  expect(await listed()).toContainEqual(expect.objectContaining({ id: 'square', owner: null, model: null, rows: 5 }));
+});
+
 describe('a question is answered', () => {
   test('names come beside the ids where they are asked for', async () => {
     const question = {

@@ -44,6 +44,7 @@ export {
   type RowSource,
   type WriteOptions,
 } from './collections/collections.ts';
+export { CollectionsSeen } from './collections/describe-collections.ts';
 export type { CollectionAbout } from './collections/collection-file.ts';
 export { residentBytes, type Collection, type OpenOptions } from './collections/open-collection.ts';
 export { openCollectionRows, type CollectionRows } from './collections/collection-rows.ts';

@@ -52,6 +52,8 @@ export interface IndexFlags {
 
 export interface BuildFlags extends IndexFlags {
   readonly append?: boolean;
+  /** The tenant that may see it over HTTP; absent: as before. */
+  readonly owner?: string;
   /** Absent: f32, or that of the rows to append to. */
   readonly dtype?: RowType;
   readonly ann?: boolean;
@@ -128,7 +130,7 @@ interface Target {
   readonly flags: BuildFlags;
 }
 
-function write(
+async function write(
   { terminal, folder, name, flags }: Target,
   source: RowSource,
   {
@@ -137,7 +139,8 @@ function write(
     signal = terminal.signal,
   }: { readonly about: Readonly<Record<string, unknown>>; readonly dims?: number; readonly signal?: AbortSignal },
 ): Promise<CollectionInfo> {
-  const options = { signal, about, keepVersions: flags.keep };
+  const owner = flags.owner ?? (await ownerOf(folder, name));
+  const options = { signal, about: { ...about, ...(owner !== undefined && { owner }) }, keepVersions: flags.keep };
   if (flags.append === true) return appendToCollection(folder, name, source, options);
   return createCollection(folder, name, source, {
     ...options,
@@ -338,6 +341,13 @@ function refuseFlagsOfTexts({
 /** Of vectors: what --model says of them. What the files say comes with their rows. */
 function aboutVectors({ model }: BuildFlags): { readonly model?: string } {
   return model === undefined ? {} : { model };
+}
+
+/** What is built anew stays whose it was. */
+async function ownerOf(folder: string, name: string): Promise<string | undefined> {
+  const before = await openCollection(folder, name, { verify: false }).catch(() => undefined); // none, or a damaged one
+  const owner = before?.about['owner'];
+  return typeof owner === 'string' ? owner : undefined;
 }
 
 /** Rows that are appended are stored, and embedded, as those that are there. */

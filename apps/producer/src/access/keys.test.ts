@@ -188,6 +188,35 @@ describe('a server', () => {
   });
 });
 
+test('a collection of another tenant looks as if it were not there', async () => {
+  const store = newStore();
+  const [acme, other, admin] = [
+    await newKey(store),
+    await newKey(store, { tenant: 'other' }),
+    await newKey(store, { tenant: 'other', scopes: ['admin'] }),
+  ];
+  const app = await appWith(await post({ store }));
+  const names = async ({ text }: { readonly text: string }): Promise<unknown> => {
+    const answer = await fetch(`${app.url}/v1/collections`, { headers: bearer(text) });
+    return ((await answer.json()) as { data: { id: string; owner: string | null }[] }).data.map(({ id }) => id);
+  };
+  expect([await names(acme), await names(other), await names(admin)]).toEqual([
+    ['notes', 'private'],
+    ['notes'],
+    ['notes', 'private'],
+  ]);
+  const messages = await Promise.all(
+    ['private', 'strange'].map(async (name) => {
+      const answer = await fetch(`${app.url}/v1/collections/${name}`, { headers: bearer(other.text) });
+      return [answer.status, (await answer.text()).replaceAll(name, 'NAME')];
+    }),
+  );
+  expect(messages[0]).toEqual(messages[1]);
+  const search = { collection: 'private@1', queries: 'a', k: 1 };
+  const asked = await app.post(search, bearer(other.text), '/v1/similarity/topk');
+  expect(await codeOf(asked)).toEqual([404, 'collection_unknown']);
+});
+
 test('a key is in no log line, no metric and no answer, wherever a caller puts it', async () => {
   const store = newStore();
   const { text } = await newKey(store, { limits: { requests: 3 } });

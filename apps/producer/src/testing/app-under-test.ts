@@ -79,6 +79,12 @@ export function embedderOf(
   };
 }
 
+/** Of the app: one that is everybody's, and one of a tenant. */
+const COLLECTIONS = [
+  { name: 'notes', versions: [2, 1], rows: 7, dims: DIMS, dtype: 'f16', createdMs: 5_000, model: 'minilm@abc123' },
+  { name: 'private', versions: [1], rows: 3, dims: DIMS, dtype: 'f32', createdMs: 6_000, owner: 'acme' },
+] as const;
+
 async function nobody(): Promise<never> {
   throw new ShoalError('COLLECTION_UNKNOWN', 'there are no collections here');
 }
@@ -110,6 +116,7 @@ export async function startApp({
       }),
     },
     similarity: { backlog: async () => undefined, refusedWrites: { whileWaiting: () => () => undefined } },
+    collections: { all: async () => COLLECTIONS },
     metrics,
     readiness: async () => ({
       reason: 'busy',

@@ -4,7 +4,7 @@
 
 import type { Lane } from '@shoal/contract';
 import type { BudgetState, Precision } from '../ports/device.ts';
-import type { SimilarityFacts } from '../similarity/facts.ts';
+import type { CollectionFacts, SimilarityFacts } from '../similarity/facts.ts';
 
 /** The width of a micro-batch, in three classes. */
 export type LengthClass = 'short' | 'medium' | 'long';
@@ -55,6 +55,8 @@ export interface WorkerFacts extends WorkerLoad {
   readonly memoryBytes?: number | undefined;
   /** What a worker that compares holds and where it computes; undefined for one that embeds. */
   readonly similarity?: SimilarityFacts | undefined;
+  /** Those that a worker that compares answers from. */
+  readonly collections?: readonly CollectionFacts[] | undefined;
   /**
    * Why a CPU worker takes from the main lane or does not, and from which backlog on, in tokens, that shortens the
    * total time.

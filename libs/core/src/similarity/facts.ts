@@ -13,6 +13,22 @@ export interface LedgerFacts {
   readonly evictions: number;
 }
 
+/** A collection, as a worker that answers from it tells of it. */
+export interface CollectionFacts {
+  readonly name: string;
+  /** All that are there, newest first. */
+  readonly versions: readonly number[];
+  /** Of the newest, like what follows. */
+  readonly rows: number;
+  readonly dims: number;
+  readonly dtype: 'f32' | 'f16' | 'i8';
+  readonly createdMs: number;
+  /** name@revision of what made the rows; undefined where it is not known. */
+  readonly model?: string;
+  /** The tenant that it belongs to; undefined: everybody's. */
+  readonly owner?: string;
+}
+
 export interface SimilarityFacts {
   readonly host: LedgerFacts;
   /** Of a worker on a GPU. */

@@ -11,6 +11,6 @@ export {
   type Threshold,
   type ThresholdProfile,
 } from './thresholds.ts';
-export type { LedgerFacts, SimilarityFacts } from './facts.ts';
+export type { CollectionFacts, LedgerFacts, SimilarityFacts } from './facts.ts';
 export { Residents, type Resident } from './ledger.ts';
 export type { DeviceUse, Fitted, GraphSource, HeldGraph, HeldRows, RowSource, SimilarityDevice } from './device.ts';

@@ -1,7 +1,8 @@
 // Which queues live workers serve, and which models: found by a scan of the names under which workers tell that they
 // live. For messages and lists; nothing that a job does depends on it.
 
-import { keySpace, rerankQueue } from '@shoal/contract';
+import { SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, keySpace, rerankQueue } from '@shoal/contract';
+import type { CollectionFacts } from '@shoal/core/similarity';
 import type { Redis } from '../redis/connection.ts';
 import { literally } from '../redis/scan-pattern.ts';
 import { liveFacts } from './fleet.ts';
@@ -29,4 +30,16 @@ export async function servedRerankers(connection: Redis, prefix: string): Promis
   const told = await Promise.all(queues.map((queue) => liveFacts(connection, queue, prefix)));
   const models = told.flatMap((facts) => [...facts.values()].flatMap((one) => one?.model ?? []));
   return [...new Set(models)].sort();
+}
+
+/** What live workers tell of the collections that they answer from, by name. */
+export async function servedCollections(connection: Redis, prefix: string): Promise<readonly CollectionFacts[]> {
+  const lanes = [SIMILARITY_QUEUE, SIMILARITY_CPU_QUEUE];
+  const told = await Promise.all(lanes.map((queue) => liveFacts(connection, queue, prefix)));
+  const byName = new Map<string, CollectionFacts>();
+  for (const one of told.flatMap((facts) => [...facts.values()].flatMap((worker) => worker?.collections ?? []))) {
+    const known = byName.get(one.name);
+    if ((known?.versions[0] ?? 0) < (one.versions[0] ?? 0)) byName.set(one.name, one);
+  }
+  return [...byName.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
 }

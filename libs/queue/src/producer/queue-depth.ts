@@ -5,13 +5,14 @@
 
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
+import type { CollectionFacts } from '@shoal/core/similarity';
 import { Queue } from 'bullmq';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { writeRefusal } from '../redis/write-refusal.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { queueService, type QueueService } from '../lanes/queue-service.ts';
-import { servedRerankers } from '../lanes/served-queues.ts';
+import { servedCollections, servedRerankers } from '../lanes/served-queues.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from './waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
@@ -90,6 +91,11 @@ export class QueueGauge {
   /** name@revision of every reranker that a live worker serves, on whatever queue. Throws as `read` does. */
   rerankers(): Promise<readonly string[]> {
     return this.whileConnected(() => servedRerankers(this.connection, this.options.prefix ?? DEFAULT_PREFIX));
+  }
+
+  /** Collections that live workers answer from, by name; of two of one name that with the newest version. */
+  collections(): Promise<readonly CollectionFacts[]> {
+    return this.whileConnected(() => servedCollections(this.connection, this.options.prefix ?? DEFAULT_PREFIX));
   }
 
   /** Why jobs may not have been answered yet. Throws QUEUE_UNREACHABLE. */

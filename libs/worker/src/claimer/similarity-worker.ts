@@ -8,6 +8,7 @@ import { SIMILARITY_CPU_QUEUE, SIMILARITY_JOB_VERSIONS, SIMILARITY_QUEUE } from 
 import { cacheFolder, readSimilarityJob, sizesOf, type Settings } from '@shoal/core';
 import { defaultWorkerName } from '@shoal/queue';
 import { collectionsFolder } from '@shoal/similarity';
+import { CollectionsTold } from './collections-told.ts';
 import { ForkedExecutor } from './forked-executor.ts';
 import { hostMemory } from '../device/host-memory.ts';
 import { startClaiming, type RunningWorker, type WorkerOptions } from './start-claiming.ts';
@@ -28,12 +29,13 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
   const cacheDir = cacheFolder(settings.cacheDir);
   const [queue, cpuQueue] = [SIMILARITY_QUEUE, SIMILARITY_CPU_QUEUE];
   const server = { redisUrl, prefix, queue, log };
+  const folder = collectionsFolder({ ...settings, cacheDir });
   const budgetBytes = await memoryBudget(settings);
   const executor = new ForkedExecutor({
     kind: 'similarity',
     ...server,
     cpuQueue,
-    folder: collectionsFolder({ ...settings, cacheDir }),
+    folder,
     cacheDir,
     device,
     kernels,
@@ -59,6 +61,7 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
     said: (facts) => ({ device: facts.device, budgetBytes }),
     readJob: readSimilarityJob,
     jobVersion: Math.max(...SIMILARITY_JOB_VERSIONS),
+    besides: new CollectionsTold(folder, log),
   });
 }
 

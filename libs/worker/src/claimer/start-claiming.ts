@@ -13,6 +13,7 @@ import {
   type Metrics,
   type Settings,
   type SweepFindings,
+  type WorkerFacts,
 } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { Janitor, RedisAnnouncer, enterService, serverClock, type QueueService, type ServerClock } from '@shoal/queue';
@@ -56,6 +57,8 @@ export interface WorkerKind {
   readonly jobVersion: number;
   /** Undefined where nothing but this serves the queue. */
   readonly service?: QueueService | undefined;
+  /** What it tells others besides. Stopped with the worker. */
+  readonly besides?: Stoppable & { facts(): Partial<WorkerFacts> };
 }
 
 interface Stoppable {
@@ -91,7 +94,7 @@ export async function startClaiming(options: WorkerOptions, kind: WorkerKind): P
   const { log } = options;
   const { executor, queue } = kind;
   const notes = new ExecutorNotes({ cacheDir: kind.cacheDir, name: kind.workerName, log });
-  const open = new OpenParts([executor, notes]);
+  const open = new OpenParts([executor, notes, ...(kind.besides === undefined ? [] : [kind.besides])]);
   try {
     await notes.untilPredecessorsLeft();
     const { pipeline, facts } = await openAll(options, kind, notes, open);
@@ -156,7 +159,7 @@ interface LanesParts {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, workerName, jobVersion }: WorkerKind,
+  { queue, cpuQueue, workerName, jobVersion, besides }: WorkerKind,
   { ready, meter, faults, recorder, serverNowMs }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
@@ -181,6 +184,7 @@ function lanesOf(
     faults,
     log,
     cpuQueue,
+    besides: () => besides?.facts() ?? {},
     workerId: `${workerName}-${randomUUID().slice(0, 8)}`,
     ready,
     jobVersion,

@@ -40,6 +40,8 @@ export interface WorkerLanesOptions {
   >;
   /** The newest version of jobs that it reads. */
   readonly jobVersion: number;
+  /** What is told of it besides. */
+  readonly besides?: (() => Partial<WorkerFacts>) | undefined;
   readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
   readonly meter: LoadMeter;
   readonly metrics: Pick<Metrics, 'handedOverWaiting' | 'laneChosen'>;
@@ -190,7 +192,7 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, jobVersion }: WorkerLanesOptions,
+  { ready, meter, jobVersion, besides }: WorkerLanesOptions,
   lanes: readonly Lane[],
   drain: Drain,
   gate: HybridGate | undefined,
@@ -213,5 +215,6 @@ function factsOf(
     memoryBytes: meter.memoryBytes,
     similarity: meter.similarity,
     mainLane: gate?.choice,
+    ...besides?.(),
   };
 }
