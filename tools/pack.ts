@@ -1,7 +1,7 @@
 // `npm run pack`: the packages that are published, as tarballs in dist/packages, with the sizes of each. Publishes
 // nothing.
 //
-//   npm run pack                   all that can be made here
+//   npm run pack                   all that can be made here, built first
 //   npm run pack -- client shoal   only these: client, shoal, onnxruntime, native, cuda
 //
 // Native packages hold what a glibc of this machine and later ones run: publish those that CI made on the oldest system.
@@ -29,6 +29,12 @@ if (unknown !== undefined) {
   process.exit(2);
 }
 let isWhole = true;
+// What is packed is what the sources say.
+execFileSync(process.execPath, [join(PROJECT, 'node_modules/typescript/bin/tsc'), '-b'], {
+  cwd: PROJECT,
+  stdio: ['ignore', 'inherit', 'inherit'],
+});
+mkdirSync(OUT, { recursive: true });
 for (const part of PARTS)
   if (wanted.length === 0 || wanted.includes(part))
     for (const packed of await made(part)) report(packed, tarball(packed));

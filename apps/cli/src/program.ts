@@ -204,9 +204,9 @@ FILE#HEADING-PATH/N and is embedded with its headings.`;
 function addTry(program: Command, terminal: Terminal): void {
   const command = program
     .command('try')
-    .summary('search the Markdown of this checkout and its dependencies by meaning')
+    .summary('search the Markdown of Shoal and its dependencies by meaning')
     .description(
-      'Embeds the Markdown of this checkout and the READMEs of its dependencies through the queue, up to 3,000 ' +
+      'Embeds the Markdown of Shoal and the READMEs of its dependencies through the queue, up to 3,000 ' +
         'passages, and answers searches. Vectors are kept: the next time only what has changed is embedded.',
     )
     .argument('[query...]', 'what to look for; without it, on a terminal, searches are typed in')
