@@ -60,37 +60,36 @@ cpu_minutes() {
     printf "%.1f", user[1] + system_[1] + (user[2] + system_[2]) / 60 }' "$results/times"
 }
 
-# The suites that were named, or all: first the two runs side by side, then WebGPU's, in whose processes alone there is
-# a driver for it (vitest.config.ts leaves it out of the others).
+# The suites that were named, or all: the two runs side by side, and behind those that wait WebGPU's, in whose processes
+# alone there is a driver for it (vitest.config.ts leaves it out of the others).
 run_suites() {
   folders='' webgpu=
   for suite in "$@"; do
     case $suite in webgpu) webgpu=1 ;; *) folders="$folders $(folder_of "$suite")/" ;; esac
   done
   [ $# -gt 0 ] || { [ -z "${SHOAL_TEST_VULKAN:-}" ] || webgpu=1; }
+  runs=
   if [ $# -eq 0 ] || [ -n "$folders" ]; then
+    runs='reckons waits'
     # shellcheck disable=SC2086
     vitest reckons --project pure --project reckons --maxWorkers=1 $folders &
     reckons=$!
     # shellcheck disable=SC2086
     vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $folders
     # shellcheck disable=SC2086
-    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || vitest alone --project alone --maxWorkers=1 $folders
-    wait "$reckons"
-    count reckons
-    count waits
-    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || count alone
+    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || { runs="$runs alone" && vitest alone --project alone --maxWorkers=1 $folders; }
   fi
-  if [ -n "$webgpu" ]; then
-    driver=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
-    (
-      export VK_DRIVER_FILES="$driver" LD_LIBRARY_PATH="$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so \
-        | head -n 1)")"
-      vitest webgpu --project waits webgpu.test.ts
-    )
-    count webgpu
-  fi
+  [ -z "$webgpu" ] || { runs="$runs webgpu" && run_webgpu; }
+  [ -z "${reckons:-}" ] || wait "$reckons"
+  for run in $runs; do count "$run"; done
 }
+
+run_webgpu() (
+  VK_DRIVER_FILES=$(find "${SHOAL_TEST_VULKAN:-/nowhere}" -name 'lvp_icd*.json' 2>/dev/null | head -n 1)
+  LD_LIBRARY_PATH=$(dirname "$(find "$SHOAL_TEST_VULKAN" -name libvulkan_lvp.so | head -n 1)")
+  export VK_DRIVER_FILES LD_LIBRARY_PATH
+  vitest webgpu --project waits webgpu.test.ts
+)
 
 # A run of Vitest under a name of ours, whose report is kept for `count`. Its status is in the report as well.
 vitest() {

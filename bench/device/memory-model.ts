@@ -2,7 +2,7 @@
 // warm-up fits it, from six shapes, and held against whole executors: a fresh process per shape, one job of exactly
 // that shape run twice, its high-water mark read from outside. None of the shapes is one that the law was fitted from.
 //   node --conditions=@shoal/source bench/device/memory-model.ts [--shapes 54] [--graphs fused-fp32,int8,plain-fp32]
-//   [--threads 2]
+//   [--threads 2] [--equal-runs 5]
 // Exit 1 when the 95th percentile of the error is above 10 % of the total or 15 % of the increment over the loaded
 // state. Two processes that run the same shape differ by a MB or two; increments too small to be known to 15 % because
 // of that are counted for the total, and apart for the increment (`incrementOfAll`). Fewer than 30 increments that can
@@ -23,6 +23,7 @@ const args = readArguments(import.meta.url, {
   shapes: { type: 'string', default: '54' },
   graphs: { type: 'string', default: 'fused-fp32,int8,plain-fp32' },
   threads: { type: 'string', default: '2' },
+  'equal-runs': { type: 'string', default: '5' },
 });
 const THREADS = Number(args.threads);
 const MAX_TOTAL_ERROR = 0.1;
@@ -32,7 +33,7 @@ const LEAST_SHAPES = 30;
  * How often each of two small shapes runs, each time in a fresh process, to see how far equal runs differ: of five
  * alone all came within 0.1 MB now and then.
  */
-const EQUAL_RUNS = 5;
+const EQUAL_RUNS = Number(args['equal-runs']);
 const EQUAL_SHAPES: readonly RunShape[] = [
   { rows: 1, width: 16 },
   { rows: 10, width: 16 },

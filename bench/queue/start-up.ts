@@ -8,7 +8,7 @@
 // cache of such files.
 //
 //   node --conditions=@shoal/source bench/queue/start-up.ts [--device cpu|gpu:0] [--rounds 5] [--encoders ort,native]
-//   [--built]
+//   [--built] [--model minilm]
 // --built: workers as they are installed, from `npm run build`; without it from the sources, whose types Node takes
 //   away at each start.
 
@@ -30,6 +30,7 @@ const args = readArguments(import.meta.url, {
   device: { type: 'string', default: 'cpu' },
   rounds: { type: 'string', default: '5' },
   encoders: { type: 'string' },
+  model: { type: 'string', default: 'minilm' },
   built: { type: 'boolean', default: false },
   session: { type: 'string' },
   level: { type: 'string' },
@@ -39,7 +40,7 @@ const device = String(args.device);
 const isGpu = device !== 'cpu';
 const rounds = Number(args.rounds);
 const WORTH = 0.15;
-const DIMS = 384; // of minilm
+const modelName = String(args.model);
 
 interface Opened {
   readonly createMs: number;
@@ -67,7 +68,17 @@ async function measure(): Promise<void> {
       3,
     );
     const isWorthIt = saved >= WORTH;
-    const report = { part: 'start-up', device, isBuilt: args.built, rounds, sessions, workers, saved, isWorthIt };
+    const report = {
+      part: 'start-up',
+      model: modelName,
+      device,
+      isBuilt: args.built,
+      rounds,
+      sessions,
+      workers,
+      saved,
+      isWorthIt,
+    };
     process.stdout.write(`${JSON.stringify(report)}\n`);
   } finally {
     rmSync(folder, { recursive: true, force: true });
@@ -82,7 +93,8 @@ async function measureSessions(
   Readonly<Record<string, { readonly createMs: number; readonly firstRunMs: number; readonly raw: readonly number[] }>>
 > {
   const kind: GraphKind = isGpu ? 'fused-fp16' : 'fused-fp32';
-  const built = await openGraph(await openModel('minilm', { cacheDir }), { cacheDir, kind });
+  const model = await openModel(modelName, { cacheDir });
+  const built = await openGraph(model, { cacheDir, kind });
   const [optimised, own] = [join(folder, 'optimised.onnx'), join(folder, 'optimised.ort')];
   const reference = inProcess(built, 'all', optimised);
   inProcess(built, 'all', own);
@@ -91,7 +103,7 @@ async function measureSessions(
   for (let at = 0; at < rounds; at++) {
     for (const [form, [path, level]] of at % 2 === 0 ? Object.entries(forms) : Object.entries(forms).toReversed()) {
       const opened = inProcess(path, level);
-      if (!(leastCosine(Float32Array.from(opened.vector), Float32Array.from(reference.vector), DIMS) > 0.999_999))
+      if (!(leastCosine(Float32Array.from(opened.vector), Float32Array.from(reference.vector), model.dims) > 0.999_999))
         throw new Error(`${form} gives other vectors`);
       found.get(form)!.push(opened);
     }
@@ -207,7 +219,7 @@ async function startOnce(
         ...process.env,
         ...environment,
         SHOAL_DEVICE: device,
-        SHOAL_MODEL: 'minilm',
+        SHOAL_MODEL: modelName,
         SHOAL_LOG_LEVEL: 'warn',
         SHOAL_METRICS_PORT: '0',
       },

@@ -11,7 +11,7 @@ import { READERS } from './readers.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const seed = isNightly ? Date.now() % 2 ** 31 : 34;
-const cases = isNightly ? 2_000 : 64;
+const cases = isNightly ? 2_000 : 40;
 const hardCharacters = isNightly ? 30_000 : 300;
 if (isNightly) console.log(`fuzzing every reader with seed ${seed}`);
 

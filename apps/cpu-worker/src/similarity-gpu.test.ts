@@ -22,6 +22,8 @@ const library = standInLibrary();
 const folder = mkdtempSync(join(tmpdir(), 'shoal-similarity-gpu-'));
 const lost = join(folder, 'lost');
 const MEBIBYTE = 2 ** 20;
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+if (!isNightly) console.warn('auto measures at night (npm run test:nightly): half a minute of a core');
 
 let server: TestServer;
 let client: ShoalClient;
@@ -63,8 +65,9 @@ afterAll(async () => {
 /** Resolves with what it says first, and its log. */
 async function startWorker(
   settings: Readonly<Record<string, string | undefined>>,
+  options: { readonly from?: 'sources' } = {},
 ): Promise<{ readonly said: Record<string, unknown>; readonly log: string[] }> {
-  const { main, execArgv } = programOf('gpu-worker', { from: 'sources' });
+  const { main, execArgv } = programOf('gpu-worker', options);
   const worker = fork(main, [], {
     execArgv: [...execArgv],
     env: {
@@ -106,7 +109,7 @@ async function devices(): Promise<string[]> {
 
 describe.skipIf(library === undefined)('on the stand-in', () => {
   test('gpu:0 computes there, says so in every result, and shows what it holds and its break-even', async () => {
-    const { said } = await startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_SMALL_ON_CPU: 'never' });
+    const { said } = await startWorker({ SHOAL_DEVICE: 'gpu:0', SHOAL_SMALL_ON_CPU: 'never' }, { from: 'sources' });
     expect(said).toMatchObject({ kind: 'ready', device: 'cuda:0' });
     await askEverything(client, 'docs@1', rowsOf(1));
     expect(new Set(await devices())).toEqual(new Set(['cuda:0']));
@@ -149,15 +152,18 @@ describe.skipIf(library === undefined)('on the stand-in', () => {
   );
 
   // Fewer sizes on a busy machine, not fewer seconds: the measuring has a limit of its own.
-  test('auto measures both sides once, keeps what it found, and answers from whichever is sooner', async () => {
-    const { said, log } = await startWorker({ SHOAL_DEVICE: 'auto' });
-    expect(said).toMatchObject({ kind: 'ready', device: 'cuda:0' });
-    expect(log.join('')).toContain('measured from which sizes on the GPU is faster');
-    await askEverything(client, 'docs@1', rowsOf(1)); // wherever it was sooner
-    await expect.poll(async () => (await facts())?.similarity?.breakEvens?.length).toBeGreaterThan(10);
-    const again = await startWorker({ SHOAL_DEVICE: 'auto', SHOAL_WORKER_NAME: 'another' });
-    expect(again.log.join('')).not.toContain('measured from which sizes');
-  });
+  test.runIf(isNightly)(
+    'auto measures both sides once, keeps what it found, and answers from whichever is sooner',
+    async () => {
+      const { said, log } = await startWorker({ SHOAL_DEVICE: 'auto' });
+      expect(said).toMatchObject({ kind: 'ready', device: 'cuda:0' });
+      expect(log.join('')).toContain('measured from which sizes on the GPU is faster');
+      await askEverything(client, 'docs@1', rowsOf(1)); // wherever it was sooner
+      await expect.poll(async () => (await facts())?.similarity?.breakEvens?.length).toBeGreaterThan(10);
+      const again = await startWorker({ SHOAL_DEVICE: 'auto', SHOAL_WORKER_NAME: 'another' });
+      expect(again.log.join('')).not.toContain('measured from which sizes');
+    },
+  );
 
   test('a GPU that was asked for and cannot be used is refused with the reason; auto goes on on the CPU', async () => {
     const refused = {

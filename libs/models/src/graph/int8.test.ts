@@ -14,6 +14,9 @@ import { openGraph } from './open-graph.ts';
 const CALIBRATION = new URL('../../calibration/', import.meta.url);
 /** Texts of a run: enough for neighbours of all lengths. */
 const RUN_TEXTS = 24;
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+/** By day every fourth passage: all 450 take two minutes of CPU (2026-11-26). */
+const EVERY = isNightly ? 1 : 4;
 
 let texts: readonly string[];
 let tokenizer: Tokenizer;
@@ -23,7 +26,7 @@ let runners: Readonly<Record<'fp32' | 'int8' | 'fp16', RememberingRunner>>;
 
 beforeAll(async () => {
   const passages = JSON.parse(await readFile(new URL('passages.json', CALIBRATION), 'utf8')) as { text: string }[];
-  texts = passages.map(({ text }) => text);
+  texts = passages.filter((_, at) => at % EVERY === 0).map(({ text }) => text);
   const [minilm, quantized] = [await openMinilm(), await openModel('minilm-int8', { cacheDir: testCacheDir })];
   tokenizer = await openTokenizer(quantized);
   const open = async (kind: GraphKind): Promise<RememberingRunner> =>
@@ -96,7 +99,7 @@ function nearestTo(expected: readonly Float32Array[], query: number): readonly n
 
 describe('a text gets the same vector', () => {
   test.each<['fp32' | 'int8']>([['fp32'], ['int8']])('alone and inside any micro-batch: %s', async (form) => {
-    const long = texts.slice(0, 8).map((_, at) => texts.slice(at * 9, at * 9 + 9).join(' '));
+    const long = texts.slice(0, isNightly ? 8 : 2).map((_, at) => texts.slice(at * 9, at * 9 + 9).join(' '));
     const rows = rowsOf(['', 'a', ...long, ...texts.filter((_, at) => at % 9 === 0)]);
     const alone: Float32Array[] = [];
     for (const row of rows) alone.push((await runners[form].run([row]))[0]!);
@@ -108,7 +111,7 @@ describe('a text gets the same vector', () => {
     console.log(
       `${form}: ${rows.length} texts alone and in ${shapes(rows.length).length} micro-batches: least cosine ${least}`,
     );
-    expect(rows.length).toBeGreaterThanOrEqual(50);
+    expect(rows.length).toBeGreaterThanOrEqual(isNightly ? 50 : 16);
     expect(least).toBeGreaterThanOrEqual(0.999999);
   });
 });

@@ -1,4 +1,5 @@
-// The character classes against the official package, for all 1,112,064 code points there are.
+// The character classes against the official package, for all 1,112,064 code points there are: by day those of the
+// planes in use, and every 31st of the others, which are ideographs, private or nobody's yet.
 
 import { describe, expect, test } from 'vitest';
 import { seededRandom } from '@shoal/core/base';
@@ -13,10 +14,16 @@ function* codePoints(): Generator<string> {
     if (point < 0xd800 || point > 0xdfff) yield String.fromCodePoint(point);
 }
 
-/** All of them, 4,096 at a time. */
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+/** The first two planes, and in the fifteenth the tags and selectors. */
+const isInUse = (point: number): boolean => point < 0x20000 || (point >= 0xe0000 && point < 0xe1000);
+
+/** All of them by night, 4,096 at a time. */
 function* blocks(): Generator<readonly string[]> {
   let block: string[] = [];
   for (const char of codePoints()) {
+    const point = char.codePointAt(0)!;
+    if (!isNightly && !isInUse(point) && point % 31 !== 0) continue;
     block.push(char);
     if (block.length === 4096) {
       yield block;

@@ -102,12 +102,13 @@ test(
   'workers of both kinds are killed again and again: nothing is lost, nothing wrong, nothing to be had twice',
   async () => {
     const seed = Number(process.env['SHOAL_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 32));
-    const report = await crashHandOvers({ redisUrl: server.url, prefix, jobs: 300, seed, mostChanges: 30 });
+    const jobs = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 150 : 300;
+    const report = await crashHandOvers({ redisUrl: server.url, prefix, jobs, seed, mostChanges: 30 });
     console.log(
       `seed ${seed}: ${JSON.stringify({ ...report, misplaced: report.misplaced.length, wrong: report.wrong.length })}`,
     );
     expect(report).toMatchObject({ misplaced: [], wrong: [] });
-    expect(report.kills.gpu + report.kills.cpu).toBeGreaterThan(3);
+    expect(report.kills.gpu + report.kills.cpu).toBeGreaterThan(1);
   },
   SLOW_MACHINE_MS,
 );

@@ -57,8 +57,11 @@ interface WorkerReady {
   readonly failure?: { readonly message: string };
 }
 
-function startWorker(environment: Record<string, string> = {}): Promise<ChildProcess> {
-  const { main, execArgv } = programOf('cpu-worker', { from: 'sources' });
+function startWorker(
+  environment: Record<string, string> = {},
+  options: { readonly from?: 'sources' } = {},
+): Promise<ChildProcess> {
+  const { main, execArgv } = programOf('cpu-worker', options);
   const child = fork(main, [], {
     execArgv: [...execArgv],
     env: {
@@ -178,7 +181,7 @@ const TEXTS = [
 
 describe('a plain BullMQ producer', () => {
   test('gets the vectors that the model gives, from inline texts and from input keys in both forms', async () => {
-    await startWorker();
+    await startWorker({}, { from: 'sources' });
     const queue = plainQueue();
     const model = await openModel('tiny-random', { cacheDir });
     const tokenizer = await openTokenizer(model);
