@@ -3,6 +3,7 @@
 // Exit codes: 0 done, 1 failed, 2 called wrongly, 130 after Ctrl-C, 143 after SIGTERM.
 
 import { readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { CommanderError } from 'commander';
 import { buildProgram } from './program.ts';
 import { Interruption, type Terminal } from './terminal.ts';
@@ -42,15 +43,28 @@ await hideArguments();
 const outcome = await run();
 await drained();
 await signalsHeard();
-end(outcome); // whatever a library may have left open: results are written, services released
+await end(outcome); // whatever a library may have left open: results are written, services released
 
 /**
- * Leaving waits for threads, and one may be in the kernel for as long as a device or a pipe says nothing; from here on
- * a signal ends the process at once.
+ * Leaving waits for threads, and one may be in the kernel for as long as a device says nothing. Whoever interrupted the
+ * command does not wait for that: it ends by the same signal, which shells show as the same exit code. From here on a
+ * signal ends the process at once.
  */
-function end(exitCode: number): never {
+async function end(exitCode: number): Promise<never> {
+  const asked = SIGNALS.find(([, code]) => code === exitCode);
+  if (asked !== undefined && !(await threadsEnd())) endBy(asked[0]);
   letSignalsEnd();
   process.exit(exitCode);
+}
+
+/** Whether what the threads of libuv do for this process ends within a moment, as reads of a file do. */
+async function threadsEnd(): Promise<boolean> {
+  for (let look = 0; threadsAreBusy() && look < 50; look++) await sleep(10);
+  return !threadsAreBusy();
+}
+
+function threadsAreBusy(): boolean {
+  return process.getActiveResourcesInfo().some((name) => /^(FSReq|Get(Addr|Name)Info)/.test(name));
 }
 
 function listenForSignals(): void {

@@ -1,13 +1,12 @@
 // Edge lists into graphs: CSV by the reader that texts have, JSONL, and .npy. Nodes are numbered as they come and keep
 // their ids as they were written; no edge is lost without a word, and none is made of a heading.
 
-import { createReadStream } from 'node:fs';
-import { stat } from 'node:fs/promises';
 import { extname } from 'node:path';
+import { addAbortSignal } from 'node:stream';
 import { ShoalError } from '@shoal/contract';
 import { graphFromEdges, readNpy, type Graph } from '@shoal/similarity';
 import { readCsv, type CsvRow } from './csv.ts';
-import { refuseBinary, unreadable } from './files.ts';
+import { openChunks, refuseBinary, unreadable } from './files.ts';
 import { readLines } from './lines.ts';
 import { ReadingNotes } from './reading-notes.ts';
 import { placeIn } from './record.ts';
@@ -63,8 +62,9 @@ export async function readEdgeList(path: string, options: EdgeListOptions = {}):
 async function* chunksOf(path: string, { terminal }: EdgeListOptions): AsyncGenerator<Buffer> {
   let isFirst = true;
   try {
-    await stat(path);
-    for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20, signal: terminal?.signal })) {
+    const stream = await openChunks(path, 1 << 20);
+    if (terminal !== undefined) addAbortSignal(terminal.signal, stream);
+    for await (const chunk of stream) {
       terminal?.signal.throwIfAborted();
       if (isFirst) refuseBinary(path, chunk as Buffer);
       isFirst = false;

@@ -6,6 +6,7 @@ import { constants, fstatSync, openSync } from 'node:fs';
 import { open, stat, type FileHandle } from 'node:fs/promises';
 import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
+import type { Readable } from 'node:stream';
 import { ShoalError } from '@shoal/contract';
 import { compressionIn, compressionOf, withoutCompression } from '../compression.ts';
 import { readFooter, type ParquetFile } from '../parquet/footer.ts';
@@ -169,16 +170,17 @@ async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGe
   }
 }
 
-async function openChunks(path: string): Promise<AsyncIterable<unknown>> {
+/** The bytes of a file or of a pipe by its name, in pieces of `highWaterMark` bytes at most where it is a file. */
+export async function openChunks(path: string, highWaterMark = HEAD_BYTES): Promise<Readable> {
   if ((await stat(path)).isFIFO()) return openPipe(path);
-  return (await open(path)).createReadStream({ highWaterMark: HEAD_BYTES });
+  return (await open(path)).createReadStream({ highWaterMark });
 }
 
 /**
  * A pipe by its name. Opened the usual way it keeps a thread in the kernel until somebody writes, and a process with
  * such a thread cannot end: Ctrl-C would do nothing. Opened without waiting, it is the event loop that waits.
  */
-function openPipe(path: string): AsyncIterable<unknown> {
+function openPipe(path: string): Readable {
   return new Socket({ fd: openSync(path, constants.O_RDONLY | constants.O_NONBLOCK), readable: true, writable: false });
 }
 
