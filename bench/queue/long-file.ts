@@ -42,6 +42,8 @@ const ROWS = Number(args.rows);
 const IS_PARQUET = args.form === 'parquet';
 const INPUT = IS_PARQUET ? 'long.parquet' : 'long.jsonl';
 const DIMS = 32;
+/** Of a job, as `shoal embed` cuts them. */
+const JOB_TEXTS = 64;
 const NPY_HEADER_BYTES = 128;
 const WORDS = readFileSync(new URL('../../GLOSSARY.md', import.meta.url), 'utf8')
   .split(/[^A-Za-z]+/)
@@ -200,18 +202,40 @@ async function embed(box: Sandbox, output: string, ...flags: string[]) {
   return { samples, seconds: (performance.now() - startedMs) / 1_000, stderr };
 }
 
-/** Kills the command when half of the rows are written, then goes on with them. */
+/**
+ * Kills the command when half of the rows are written, then goes on with them. The executor stops by itself before the
+ * job in the middle and is let on for moments only: a fast machine ends short runs before anybody looks.
+ */
 async function embedKilled(box: Sandbox, output: string, bytes: number): Promise<number> {
-  const running = box.start(['embed', INPUT, '--id-field', 'id', '-o', output]);
+  const middle = Math.ceil(ROWS / JOB_TEXTS / 2);
+  const environment = { SHOAL_FAULT_POINT: `before-commit:SIGSTOP:${middle}` };
+  const running = box.start(['embed', INPUT, '--id-field', 'id', '-o', output], { environment });
   const partial = box.path(`.${output}.shoal-partial`);
   while ((statSync(partial, { throwIfNoEntry: false })?.size ?? 0) < bytes / 2 || !hasSafeRows(`${partial}.json`)) {
     if (running.child.exitCode !== null) throw new Error(`the run to kill ended too early:\n${running.stderr()}`);
+    for (const pid of stopped(box)) {
+      process.kill(pid, 'SIGCONT');
+      await sleep(2);
+      process.kill(pid, 'SIGSTOP');
+    }
     await sleep(20);
   }
   running.child.kill('SIGKILL');
+  for (const pid of stopped(box)) process.kill(pid, 'SIGKILL');
   await running.ended;
   const { stderr } = await embed(box, output);
   return Number(/behind ([\d,]+) rows/.exec(stderr)?.[1]?.replaceAll(',', '') ?? 0);
+}
+
+/** Processes that a signal has stopped. */
+function stopped(box: Sandbox): number[] {
+  return box.processes().flatMap(({ pid }) => {
+    try {
+      return /^State:\tT/m.test(readFileSync(`/proc/${pid}/status`, 'utf8')) ? [pid] : [];
+    } catch {
+      return []; // gone meanwhile
+    }
+  });
 }
 
 function hasSafeRows(state: string): boolean {
