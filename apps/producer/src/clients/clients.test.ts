@@ -1,17 +1,20 @@
 // The clients that people have, with their defaults, against the real HTTP server and minilm: each request ends with
-// the vectors of sentence-transformers for those texts, or with an error that says what to do. Runs at night alone: it
-// installs other people's packages. The texts and what sentence-transformers says of them are the fixture of
-// libs/models.
+// the vectors of sentence-transformers for those texts, or with an error that says what to do. Rerank clients the same,
+// with a made cross-encoder and its scores. Runs at night alone: it installs other people's packages. The texts and what
+// sentence-transformers says of them are the fixtures of libs/models.
 
 import { fork, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { cacheFolder } from '@shoal/core';
 import { programOf } from '@shoal/core/testing';
-import { openModel, openTokenizer } from '@shoal/models';
+import { importModel, openModel, openTokenizer } from '@shoal/models';
+import { madeModel, madeTexts, madeVectors } from '@shoal/models/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer } from '../producer.ts';
 import { producerOptions } from '../testing/producer-options.ts';
@@ -25,6 +28,10 @@ const testCacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 const MODEL = 'minilm';
 const DIMS = 384;
 const LEAST_COSINE = 0.99999;
+const RERANKER = 'made-reranker';
+const RERANKER_FAMILY = 'cross-encoder-bert';
+/** Of scores between 0 and 1. */
+const MOST_DIFFERENCE = 1e-5;
 
 interface Request {
   readonly client: string;
@@ -46,6 +53,16 @@ const PYTHON = [
   'LlamaIndex, like',
   'LiteLLM',
 ];
+const RERANKING = [
+  'cohere (PyPI), ClientV2',
+  'cohere (PyPI), Client',
+  'LangChain, Cohere',
+  'LlamaIndex, Cohere',
+  'LlamaIndex, Jina',
+  'LlamaIndex, TEI',
+];
+/** It sends no model: the only one that is served answers. */
+const NAMES_NO_MODEL = 'LlamaIndex, TEI';
 /** These have no option for dimensions among their defaults. */
 const WITHOUT_DIMENSIONS = ['AI SDK, OpenAI', 'AI SDK, compatible'];
 /** It sends the ids of OpenAI's tokenizer. */
@@ -54,7 +71,8 @@ const SENDS_FOREIGN_IDS = 'LangChain (Python)';
 let texts: readonly string[] = [];
 let expected: Float32Array;
 let server: TestServer;
-let worker: ChildProcess;
+let rerankerFolder: string;
+const workers: ChildProcess[] = [];
 let producer: Producer;
 let clients: Clients;
 
@@ -64,7 +82,11 @@ beforeAll(async () => {
   expected = new Float32Array(Uint8Array.from(await readFile(new URL('vectors.f32', FIXTURES))).buffer);
   clients = await installClients(testCacheDir);
   server = await startTestServer();
-  worker = await startWorker();
+  rerankerFolder = await mkdtemp(join(tmpdir(), 'shoal-clients-'));
+  await madeModel(RERANKER_FAMILY, join(rerankerFolder, 'model'));
+  await importModel(join(rerankerFolder, 'model'), { cacheDir: rerankerFolder, name: RERANKER });
+  await startWorker(MODEL, testCacheDir);
+  await startWorker(RERANKER, rerankerFolder);
   const model = await openModel(MODEL, { cacheDir: testCacheDir });
   producer = await createProducer(
     producerOptions({
@@ -77,36 +99,44 @@ beforeAll(async () => {
 }, 900_000);
 afterAll(async () => {
   await producer?.stop();
-  if (worker !== undefined) {
+  for (const worker of workers) {
     const gone = once(worker, 'exit');
     worker.kill('SIGTERM');
     await gone;
   }
   await server?.stop();
+  if (rerankerFolder !== undefined) await rm(rerankerFolder, { recursive: true, force: true });
 });
 
-async function startWorker(): Promise<ChildProcess> {
+async function startWorker(model: string, cacheDir: string): Promise<void> {
   const { main, execArgv } = programOf('cpu-worker');
   const child = fork(main, [], {
     execArgv: [...execArgv],
-    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: testCacheDir },
+    env: { ...process.env, SHOAL_REDIS_URL: server.url, SHOAL_MODEL: model, SHOAL_CACHE_DIR: cacheDir },
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
   });
+  workers.push(child);
   const [report]: unknown[] = await once(child, 'message');
   expect(report).toMatchObject({ kind: 'ready' });
-  return child;
 }
 
-async function ask(program: string, script: string, requests: readonly Request[]): Promise<Answer[]> {
+interface Told {
+  readonly url: string;
+  readonly model: string;
+  readonly requests: readonly object[];
+}
+
+/** What the script answers, one a request. */
+async function ask<One>(program: string, script: string, told: Told): Promise<One[]> {
   const child = spawn(program, [fileURLToPath(new URL(script, import.meta.url))], {
     cwd: clients.folder,
     env: { ...process.env, TIKTOKEN_CACHE_DIR: clients.tiktoken, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
     stdio: ['pipe', 'pipe', 'inherit'],
   });
-  child.stdin.end(JSON.stringify({ url: `${producer.url}/v1`, model: MODEL, requests }));
-  const answers: Answer[] = [];
-  for await (const line of createInterface({ input: child.stdout })) answers.push(JSON.parse(line) as Answer);
-  expect(answers).toHaveLength(requests.length);
+  child.stdin.end(JSON.stringify(told));
+  const answers: One[] = [];
+  for await (const line of createInterface({ input: child.stdout })) answers.push(JSON.parse(line) as One);
+  expect(answers).toHaveLength(told.requests.length);
   return answers;
 }
 
@@ -194,11 +224,11 @@ describe.skipIf(!isNightly)('clients with their defaults get the right vectors o
     '%s',
     async (_, program, script, names) => {
       const requests = requestsOf(names);
-      const answers = await ask(
-        program || clients.python,
-        script,
-        requests.map(({ asked }) => asked),
-      );
+      const answers = await ask<Answer>(program || clients.python, script, {
+        url: `${producer.url}/v1`,
+        model: MODEL,
+        requests: requests.map(({ asked }) => asked),
+      });
       const told = requests.map(({ asked, of }, at) => ({
         client: asked.client,
         case: of.name,
@@ -214,4 +244,58 @@ describe.skipIf(!isNightly)('clients with their defaults get the right vectors o
     },
     600_000,
   );
+});
+
+interface RerankRequest {
+  readonly client: string;
+  readonly query: string;
+  readonly documents: readonly string[];
+  readonly model?: string;
+}
+
+type Scores = { readonly scores: readonly (number | null)[] } | { readonly error: string };
+
+/** Where among its documents each request has the text whose score is known. */
+const KNOWN_AT = 2;
+
+/** Each text of the fixture with the one behind it, of which sentence-transformers said the score, among others. */
+function rerankRequests(made: readonly string[], client: string): readonly RerankRequest[] {
+  return [0, 1, 2, 3].map((at) => ({
+    client,
+    query: made[at]!,
+    documents: [made[at + 4]!, made[at + 5]!, made[at + 1]!, made[at + 6]!],
+  }));
+}
+
+/** "right", or what is wrong with the scores. `logit`: of sentence-transformers, before the sigmoid. */
+function judgeScores(answer: Scores, { documents }: RerankRequest, logit: number): string {
+  if ('error' in answer) return answer.error;
+  const { scores } = answer;
+  if (scores.length !== documents.length || scores.some((score) => !(score !== null && score >= 0 && score <= 1)))
+    return `scores are ${JSON.stringify(scores)}`;
+  const difference = Math.abs(scores[KNOWN_AT]! - 1 / (1 + Math.exp(-logit)));
+  return difference <= MOST_DIFFERENCE ? 'right' : `a score differs by ${difference}`;
+}
+
+describe.skipIf(!isNightly)('rerank clients with their defaults', () => {
+  test('get the right scores, and of a model that is not served the words of the error', async () => {
+    const made = await madeTexts();
+    const logits = await madeVectors(RERANKER_FAMILY, 'scores');
+    const requests = RERANKING.flatMap((client) => rerankRequests(made, client));
+    const strangers = RERANKING.filter((client) => client !== NAMES_NO_MODEL).map((client) => ({
+      ...rerankRequests(made, client)[0]!,
+      model: 'strange',
+    }));
+    const told = { url: producer.url, model: RERANKER, requests: [...requests, ...strangers] };
+    const answers = await ask<Scores>(clients.python, 'rerank.py', told);
+    const verdicts = requests.map((asked, at) => ({
+      client: asked.client,
+      verdict: judgeScores(answers[at]!, asked, logits[made.indexOf(asked.query)]![0]!),
+    }));
+    expect(verdicts).toEqual(requests.map(({ client }) => ({ client, verdict: 'right' })));
+    const refusals = answers.slice(requests.length);
+    const refused = expect.stringMatching(/there is no reranker \\?"strange\\?" here; .*made-reranker/) as string;
+    expect(refusals).toEqual(strangers.map(() => ({ error: refused })));
+    console.log(`${told.requests.length} rerank requests: ${requests.length} right, ${refusals.length} refused`);
+  }, 600_000);
 });
