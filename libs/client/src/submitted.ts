@@ -18,7 +18,7 @@ import {
 import type { CancelResult, NewJob } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
 import type { JobHandle, JobState, JobStatus, SubmittedResult, WaitOptions } from './embedding.ts';
-import { closedError, conflict } from './job-request.ts';
+import { closedError, conflict, type RowsRequest } from './job-request.ts';
 import { checkCallOptions } from './options.ts';
 import type { QueueLine } from './queue-line.ts';
 import { readRecord, recordOf, type NewRequest, type RequestRecord, type RequestPart } from './request-record.ts';
@@ -47,29 +47,41 @@ type Line = Pick<QueueLine, 'cancel' | 'isClosed' | 'producer' | 'reader' | 'rep
  */
 export async function submit(line: Line, request: NewRequest, signal: AbortSignal | undefined): Promise<void> {
   const { requestId, requests } = request;
-  const record = recordOf(request);
-  const found = await patiently(line, signal, () =>
-    line.producer.records.keep(requestId, JSON.stringify(record), RECORD_TTL_MS),
-  );
-  const known = readRecord(found);
-  const other = requests.find(({ fingerprint }, at) => known.parts[at]?.fingerprint !== fingerprint);
-  if (other !== undefined || known.parts.length !== requests.length)
-    throw conflict(other ?? requests[0]!, known.parts[requests.indexOf(other ?? requests[0]!)]?.fingerprint ?? 'none');
-  let jobs: readonly NewJob[] = requests.map(({ job }) => job);
+  const text = JSON.stringify(recordOf(request));
+  const found = await patiently(line, signal, () => line.producer.records.keep(requestId, text, RECORD_TTL_MS));
+  refuseOther(readRecord(found), requests);
+  const ours: string[] = [];
   try {
-    while (jobs.length > 0) jobs = await added(line, jobs, signal);
+    let jobs: readonly NewJob[] = requests.map(({ job }) => job);
+    while (jobs.length > 0) jobs = await added(line, jobs, ours, signal);
     await patiently(line, signal, () => line.producer.durable());
   } catch (error) {
-    // what is refused as a whole leaves nothing behind; what the server did not answer may be asked for again
-    if (signal?.aborted === true || isShoalError(error, 'ADMISSION_REFUSED'))
-      await line.cancel(record.parts.map(({ jobId }) => jobId)).catch(() => undefined);
+    // what the server did not answer may be asked for again; what is refused, or not wanted, leaves nothing behind
+    if (signal?.aborted === true || isShoalError(error, 'ADMISSION_REFUSED') || isShoalError(error, 'JOB_ID_CONFLICT'))
+      await Promise.allSettled([
+        line.cancel(ours),
+        ...(found === text ? [line.producer.records.forget(requestId)] : []),
+      ]);
     throw error;
   }
 }
 
-/** Those that there was no room for, once there may be. */
-async function added(line: Line, jobs: readonly NewJob[], signal: AbortSignal | undefined): Promise<NewJob[]> {
+/** The id has a record already: the same request may be made again. */
+function refuseOther({ parts }: RequestRecord, requests: readonly RowsRequest[]): void {
+  const at = requests.findIndex(({ fingerprint }, part) => parts[part]?.fingerprint !== fingerprint);
+  if (at >= 0) throw conflict(requests[at]!, parts[at]?.fingerprint ?? 'none');
+  if (parts.length > requests.length) throw conflict(requests.at(-1)!, parts[requests.length]!.fingerprint);
+}
+
+/** Those that there was no room for, once there may be. `ours` gets the ids of those that were not there before. */
+async function added(
+  line: Line,
+  jobs: readonly NewJob[],
+  ours: string[],
+  signal: AbortSignal | undefined,
+): Promise<NewJob[]> {
   const results = await patiently(line, signal, () => line.producer.add(jobs));
+  ours.push(...results.flatMap(({ jobId, outcome }) => (outcome === 'added' ? [jobId] : [])));
   let waitMs = 0;
   const left = jobs.filter((_, at) => {
     const result = results[at]!;
@@ -179,7 +191,8 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
       if (state === 'failed') return failedWith(jobId, failedReason ?? '');
       if (state === 'open') return { state: states.get(jobId) === 'active' ? 'running' : 'waiting' };
       const header = decodeResultHeader(heads[at]!);
-      return { state: header === undefined || header.isTaken ? 'expired' : 'completed' };
+      const isThere = header?.isTaken === false && header.fingerprint === parts[at]!.fingerprint;
+      return { state: isThere ? 'completed' : 'expired' };
     });
   }
 
