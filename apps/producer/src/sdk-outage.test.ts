@@ -41,7 +41,8 @@ beforeAll(async () => {
     },
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });
-  await once(worker, 'message');
+  const isUp = Promise.race([once(worker, 'message').then(() => true), once(worker, 'exit').then(() => false)]);
+  expect(await isUp, 'the worker is up').toBe(true);
 });
 afterAll(async () => {
   if (worker.exitCode === null) {

@@ -7,9 +7,11 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Queue, QueueEvents } from 'bullmq';
 import { OpenAI } from 'openai';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { mainQueue } from '@shoal/contract';
+import { z } from 'zod';
+import { jobSchema, mainQueue } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { simulatedVector } from '@shoal/core/sim';
 import { programOf } from '@shoal/core/testing';
@@ -110,6 +112,26 @@ test('each text has the vector of its token ids, under load, and every answer sa
   const [jobId] = [await server.command('ZRANGE', `${PREFIX}:${QUEUE}:completed`, '0', '0')].flat();
   const ended = await server.command('HGET', `${PREFIX}:${QUEUE}:${String(jobId)}`, 'returnvalue');
   expect(JSON.parse(String(ended))).toMatchObject({ device: 'sim:8000' });
+});
+
+test('a plain BullMQ job gets its own fields back, and its vectors in the return value, as the schema says', async () => {
+  const place = { prefix: PREFIX, connection: { url: server.url } };
+  const [queue, events] = [new Queue(QUEUE, place), new QueueEvents(QUEUE, place)];
+  const data = { v: 2, texts: ['hello', 'world'], meta: { userId: 5, tags: ['a', null] }, returnVectors: true };
+  const value = await (await queue.add('embed', data)).waitUntilFinished(events, 60_000);
+  expect(value).toMatchObject({ v: 1, rows: 2, dims: model.dims, dtype: 'f32', meta: data.meta });
+  const { buffer } = new Uint8Array(Buffer.from(value.vectors, 'base64'));
+  const expected = data.texts.flatMap((text) => [...simulatedVector(tokenizer.encode(text).ids, model.dims)]);
+  const found = new Float32Array(buffer);
+  expect(found).toHaveLength(expected.length);
+  expect(Math.max(...expected.map((each, at) => Math.abs(each - found[at]!)))).toBeLessThan(1e-6);
+  const { embed, modelReturn } = jobSchema()['$defs'] as Readonly<Record<string, object>>;
+  for (const [schema, written] of [
+    [embed, data],
+    [modelReturn, value],
+  ])
+    expect(z.fromJSONSchema({ ...schema }).safeParse(written).error).toBeUndefined();
+  await Promise.all([queue.close(), events.close()]);
 });
 
 async function answered(path: string): Promise<unknown> {
