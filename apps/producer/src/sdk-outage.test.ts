@@ -42,7 +42,7 @@ beforeAll(async () => {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });
   const isUp = Promise.race([once(worker, 'message').then(() => true), once(worker, 'exit').then(() => false)]);
-  expect(await isUp, 'the worker is up').toBe(true);
+  if (!(await isUp)) throw new Error('the worker ended before it was up');
 });
 afterAll(async () => {
   if (worker.exitCode === null) {
