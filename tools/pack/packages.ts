@@ -22,10 +22,6 @@ export interface PackOptions {
 
 type Json = Readonly<Record<string, unknown>>;
 
-interface Lock {
-  readonly packages: Readonly<Record<string, { readonly version?: string }>>;
-}
-
 const APPS = ['cli', 'cpu-worker', 'gpu-worker', 'producer', 'dashboard'];
 const ENGINES = { node: '>=22.12' };
 const TEXTS = join(import.meta.dirname, 'texts');
@@ -188,13 +184,16 @@ function about(name: string, version: string, description: string): Json {
   };
 }
 
-/** As the lock file has them. */
+/** As the manifests of the workspace ask for them: exactly, and all in the same version. */
 function exactVersions(project: string, names: ReadonlySet<string>): Readonly<Record<string, string>> {
-  const { packages } = readJson(join(project, 'package-lock.json')) as unknown as Lock;
+  const manifests = ['libs', 'apps'].flatMap((kind) =>
+    readdirSync(join(project, kind)).map((name) => readJson(join(project, kind, name, 'package.json'))),
+  ) as readonly { readonly dependencies?: Readonly<Record<string, string>> }[];
   return Object.fromEntries(
     [...names].toSorted().map((name) => {
-      const version = packages[`node_modules/${name}`]?.version;
-      if (version === undefined) throw new Error(`${name} is imported and not in package-lock.json`);
+      const [version, another] = new Set(manifests.flatMap(({ dependencies }) => dependencies?.[name] ?? []));
+      if (version === undefined) throw new Error(`${name} is imported, and no manifest asks for it`);
+      if (another !== undefined) throw new Error(`${name} is asked for as ${version} and as ${another}`);
       return [name, version];
     }),
   );
