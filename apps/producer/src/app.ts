@@ -151,7 +151,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
     addModels(routes, around);
     addTei(routes, around);
     addOperations(routes, parts, catalogue);
-    await parts.batches?.addRoutes(routes, gate);
+    await parts.batches?.addRoutes(routes, around);
   });
   return app;
 }

@@ -45,12 +45,12 @@ interface ById {
 export function addBatchRoutes(app: FastifyInstance, store: BatchStore, options: BatchRoutesOptions): void {
   app.post('/v1/batches', { schema: CREATE_BATCH_SCHEMA, config }, async (request) => {
     const batch = await parseBatch(request, store, options);
-    const open = await store.openOf('batch', batch.tenant);
-    if (open.length >= options.maxOpen)
+    const open = await store.tooMany('batch', batch.tenant, options.maxOpen);
+    if (open !== undefined)
       throw invalid(
         'too_many_batches',
         null,
-        `there are ${open.length} batches that have not ended, as many as there may be (the setting maxOpenBatches); ` +
+        `there are ${open} batches that have not ended, as many as there may be (the setting maxOpenBatches); ` +
           'wait for one, or cancel one',
         429,
       );

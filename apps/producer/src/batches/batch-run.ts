@@ -14,7 +14,7 @@ import type { Logger } from '@shoal/core';
 import { Problem } from '../problem.ts';
 import { LineProblem, endedLine, outputLine, parseLine, problemLine, type BatchLine } from './batch-lines.ts';
 import type { BatchStore } from './batch-store.ts';
-import type { Call, CallAnswer, Calls } from './calls.ts';
+import { rowsOf, type Call, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
 import { JOB_ROWS, type InFlight } from './in-flight.ts';
 import { linesOf, type TextLine } from './jsonl.ts';
@@ -196,6 +196,7 @@ export class BatchRun {
     const { progress, endpoint } = this.held.record;
     const { calls, log } = this.parts;
     const lines = ended.aborted ? undefined : await this.lines(progress);
+    if (lines === undefined && !ended.aborted) throw new Error('the input file of the batch is gone');
     let shard = new Shard(progress.shards);
     let group: Group | undefined;
     const open: Promise<void>[] = [];
@@ -384,10 +385,6 @@ export class BatchRun {
 /** The caller of a batch that has ended is to be told at once. */
 function due({ webhook }: BatchRecord): WebhookState | undefined {
   return webhook && { ...webhook, nextMs: Date.now() };
-}
-
-function rowsOf(call: Call): number {
-  return call.kind === 'rerank' ? call.asked.documents.length : call.texts.length;
 }
 
 interface Entry {

@@ -204,6 +204,28 @@ export class BatchStore {
     return ids;
   }
 
+  /** Whether so many batches or jobs of a tenant have not ended, and how many. Records are read only where it may be. */
+  async tooMany(kind: 'batch' | 'job', tenant: string, most: number): Promise<number | undefined> {
+    const marked = await this.openOf(kind, tenant);
+    if (marked.length < most) return undefined;
+    let open = 0;
+    for (const id of marked) {
+      const found = await this.find(kind, tenant, id);
+      if (found !== undefined && !hasEnded(found.record)) open++;
+    }
+    return open >= most ? open : undefined;
+  }
+
+  /** Files that open batches of a tenant read. */
+  private async inputsOf(tenant: string): Promise<ReadonlySet<string>> {
+    const inputs = new Set<string>();
+    for (const id of await this.openOf('batch', tenant)) {
+      const found = await this.find('batch', tenant, id);
+      if (found !== undefined && !hasEnded(found.record)) inputs.add(found.record.input_file_id);
+    }
+    return inputs;
+  }
+
   /** The open batch that reads this file, if there is one. */
   async readerOf(tenant: string, fileId: string): Promise<string | undefined> {
     for (const id of await this.openOf('batch', tenant)) {
@@ -235,10 +257,11 @@ export class BatchStore {
    */
   async sweep(tenant: string, keptSeconds: number): Promise<number> {
     let removed = 0;
+    const inputs = await this.inputsOf(tenant);
     for (const kind of ['file', 'batch', 'job'] as const)
       for await (const id of this.ids(kind, tenant, 'desc', undefined)) {
         const found = await this.findOf(kind, ownerOf(tenant), id);
-        if (found === undefined || !isOver(found.record, keptSeconds)) continue;
+        if (found === undefined || inputs.has(id) || !isOver(found.record, keptSeconds)) continue;
         await this.remove(kind, tenant, id);
         removed++;
       }

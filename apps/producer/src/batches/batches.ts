@@ -3,7 +3,7 @@
 import type { FastifyInstance } from 'fastify';
 import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import type { Gate } from '../gate.ts';
+import type { Around } from '../app-parts.ts';
 import { addBatchRoutes } from './batch-routes.ts';
 import { BatchStore } from './batch-store.ts';
 import type { Calls } from './calls.ts';
@@ -89,13 +89,13 @@ export class Batches {
     return this.runner.stop();
   }
 
-  async addRoutes(app: FastifyInstance, gate: Gate): Promise<void> {
+  async addRoutes(app: FastifyInstance, { gate, allowances }: Pick<Around, 'gate' | 'allowances'>): Promise<void> {
     const { store, calls, settings, keptSeconds } = this;
     const { webhooks, maxFileBytes: maxBytes, maxOpenBatches, maxOpenJobs } = settings;
     const common = { webhooks, kick: (id?: string) => this.runner.kick(id) };
     await addFileRoutes(app, store, gate, { maxBytes, keptSeconds });
     addBatchRoutes(app, store, { ...common, maxOpen: maxOpenBatches });
-    addJobRoutes(app, store, gate, { ...common, maxOpen: maxOpenJobs, calls });
+    addJobRoutes(app, store, gate, { ...common, maxOpen: maxOpenJobs, calls, allowances });
   }
 
   private get keptSeconds(): number | undefined {

@@ -76,6 +76,11 @@ export function isPassing(error: unknown): boolean {
   return isShoalError(error) && NOT_OF_THE_REQUEST.has(error.code);
 }
 
+/** Texts, or documents, that a call asks about. */
+export function rowsOf(call: Call): number {
+  return call.kind === 'rerank' ? call.asked.documents.length : call.texts.length;
+}
+
 export class Calls {
   private readonly parts: CallsParts;
 

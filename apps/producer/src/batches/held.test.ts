@@ -5,10 +5,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { noLog } from '@shoal/core';
-import { BatchStore } from './batch-store.ts';
+import { BatchStore, ownerOf } from './batch-store.ts';
 import { DiskStorage } from './disk-storage.ts';
 import { Held, LeaseLost } from './held.ts';
 import { InFlight } from './in-flight.ts';
+import { inTurns } from './runner.ts';
 import { newId, nowSeconds, type BatchRecord } from './records.ts';
 
 let folder: string;
@@ -112,6 +113,9 @@ test('what has expired, or ended long ago, is removed with its contents; what go
   await store.update('batch', tenant, told.id, (record) => ({ ...record, status: 'failed', failed_at: 1, webhook }));
   const file = { tenant, id: newId('file'), bytes: 1, created_at: 1, filename: 'a', purpose: 'batch' } as const;
   await store.create('file', { ...file, expires_at: nowSeconds() - 1 });
+  await store.mark('batch', tenant, going.id);
+  const input = { ...file, id: going.input_file_id, expires_at: nowSeconds() - 1 };
+  await store.create('file', input); // expired, and still read
   await store.storage.write(store.contentKey(tenant, file.id), [Buffer.from('x')]);
   await store.storage.write(store.shardKey(tenant, ended.id, 0, 'out'), [Buffer.from('x')]);
   const orphans = [`file-${'f'.repeat(32)}`, newId('file')]; // of an upload that was killed long ago, and of one that goes on
@@ -121,6 +125,9 @@ test('what has expired, or ended long ago, is removed with its contents; what go
   expect(await store.find('batch', tenant, ended.id)).toBeUndefined();
   expect(await store.find('batch', tenant, going.id)).toBeDefined();
   expect(await store.find('batch', tenant, told.id)).toBeDefined();
+  expect(await store.findOf('file', ownerOf(tenant), input.id)).toBeDefined();
+  expect(await store.tooMany('batch', tenant, 1)).toBe(1);
+  expect(await store.tooMany('batch', tenant, 2)).toBeUndefined();
   expect(await store.storage.read(store.contentKey(tenant, file.id))).toBeUndefined();
   expect(await store.storage.read(store.shardKey(tenant, ended.id, 0, 'out'))).toBeUndefined();
   const left = await Promise.all(orphans.map((id) => store.storage.read(store.contentKey(tenant, id))));
@@ -154,4 +161,12 @@ test('so many rows are with the queue at a time, first come, first served, and w
   leave(); // twice is once
   const all = await room.enter(4 * 64, signal);
   all();
+});
+
+const of = (owner: string, id: string) => ({ kind: 'batch', owner, id }) as const;
+
+test('batches are taken in turns of their owners, the oldest of each first', () => {
+  const free = [of('a', 'a1'), of('a', 'a2'), of('a', 'a3'), of('b', 'b9'), of('c', 'c5')];
+  expect(inTurns(free, ['c']).map(({ id }) => id)).toEqual(['b9', 'a3', 'c5', 'a2', 'a1']);
+  expect(inTurns([], ['c'])).toEqual([]);
 });

@@ -2,13 +2,14 @@
 // for, until it expires; what is wrong with the request is said at once.
 
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { Allowances } from '../access/allowances.ts';
 import { callerOf } from '../access/caller.ts';
 import { checkedBody, missing, wholeNumber } from '../body-fields.ts';
 import type { Gate } from '../gate.ts';
 import { Problem, invalid } from '../problem.ts';
 import type { BatchRoutesOptions } from './batch-routes.ts';
 import type { BatchStore } from './batch-store.ts';
-import type { Calls } from './calls.ts';
+import { rowsOf, type Calls } from './calls.ts';
 import { JOB_EXPIRES, MAX_PAGE, config, noSuch, parseEndpoint, parseListQuery, parseMetadata } from './fields.ts';
 import { listOf } from './file-routes.ts';
 import { CANCEL_JOB_SCHEMA, CREATE_JOB_SCHEMA, LIST_JOBS_SCHEMA, RETRIEVE_JOB_SCHEMA } from './openapi-batches.ts';
@@ -19,6 +20,7 @@ export interface JobRoutesOptions extends Omit<BatchRoutesOptions, 'maxOpen'> {
   /** Jobs of one tenant that have not ended. */
   readonly maxOpen: number;
   readonly calls: Pick<Calls, 'check'>;
+  readonly allowances: Pick<Allowances, 'take'>;
 }
 
 const FIELDS = ['endpoint', 'body', 'metadata', 'webhook', 'expires_in'] as const;
@@ -31,13 +33,14 @@ interface ById {
 
 export function addJobRoutes(app: FastifyInstance, store: BatchStore, gate: Gate, options: JobRoutesOptions): void {
   app.post('/v1/jobs', { schema: CREATE_JOB_SCHEMA, config }, async (request, reply) => {
-    const { body, ...job } = await parseJob(request, options);
-    const open = await store.openOf('job', job.tenant);
-    if (open.length >= options.maxOpen)
+    const { body, rows, ...job } = await parseJob(request, options);
+    await options.allowances.take(request, reply, rows);
+    const open = await store.tooMany('job', job.tenant, options.maxOpen);
+    if (open !== undefined)
       throw invalid(
         'too_many_jobs',
         null,
-        `there are ${open.length} jobs that have not ended, as many as there may be (the setting maxOpenJobs); wait ` +
+        `there are ${open} jobs that have not ended, as many as there may be (the setting maxOpenJobs); wait ` +
           'for some, or hand in a batch',
         429,
       );
@@ -107,7 +110,7 @@ async function* around(
 async function parseJob(
   request: FastifyRequest,
   { webhooks, calls }: JobRoutesOptions,
-): Promise<JobRecord & { readonly body: object }> {
+): Promise<JobRecord & { readonly body: object; readonly rows: number }> {
   const fields = checkedBody(request.body, FIELDS);
   request.body = undefined;
   const endpoint = parseEndpoint(fields.endpoint);
@@ -116,7 +119,9 @@ async function parseJob(
   const expires = asked === undefined ? DEFAULT_EXPIRES : wholeNumber('expires_in', asked, JOB_EXPIRES);
   const metadata = parseMetadata(fields.metadata);
   const webhook = parseWebhook(fields.webhook, webhooks);
-  await calls.check(endpoint, fields.body).catch((error: unknown) => Promise.reject(within('body', error)));
+  const call = await calls
+    .check(endpoint, fields.body)
+    .catch((error: unknown) => Promise.reject(within('body', error)));
   const created = nowSeconds();
   return {
     tenant: callerOf(request).tenant,
@@ -128,6 +133,7 @@ async function parseJob(
     metadata,
     ...(webhook !== undefined && { webhook }),
     body: fields.body as object,
+    rows: rowsOf(call),
   };
 }
 

@@ -3,7 +3,7 @@
 import type { Logger } from '@shoal/core';
 import { Problem } from '../problem.ts';
 import type { BatchStore } from './batch-store.ts';
-import type { CallAnswer, Calls } from './calls.ts';
+import { rowsOf, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
 import type { InFlight } from './in-flight.ts';
 import { answerPatiently, checkPatiently } from './patience.ts';
@@ -49,10 +49,7 @@ async function answerOf(
   const body: unknown = JSON.parse(asked.bytes.toString());
   try {
     const call = await checkPatiently(calls, endpoint, body, { signal, log });
-    const leave = await inFlight.enter(
-      call.kind === 'rerank' ? call.asked.documents.length : call.texts.length,
-      signal,
-    );
+    const leave = await inFlight.enter(rowsOf(call), signal);
     const answers = await answerPatiently(calls, [call], { id, tenant, signal }, log).finally(leave);
     return answers[0]!;
   } catch (error) {

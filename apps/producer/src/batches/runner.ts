@@ -29,9 +29,8 @@ export interface RunnerOptions {
   readonly lookMs?: number | undefined;
 }
 
-/** Batches that one process works on at a time: each holds parts of its output in memory. */
-const MOST_BATCHES = 4;
-const MOST_JOBS = 64;
+/** What one process works on at a time: each batch holds shards of its output in memory. */
+const MOST = { batch: 4, job: 64 };
 const LEASE_MS = 15_000;
 const LOOK_MS = 2_000;
 const SWEEP_MS = 3_600_000;
@@ -45,6 +44,8 @@ export class Runner {
   private readonly stopping = new AbortController();
   private readonly running = new Map<string, Promise<void>>();
   private readonly counts = { batch: 0, job: 0 };
+  /** Whose batch or job each of the running ones is. */
+  private readonly owners = new Map<string, string>();
   /** When what is somebody else's, or failed, or has its next notice later, is looked at again (epoch ms). */
   private readonly later = new Map<string, number>();
   private timer: NodeJS.Timeout | undefined;
@@ -93,18 +94,23 @@ export class Runner {
     this.sweepLater();
     const nowMs = Date.now();
     const seen = new Set<string>();
+    const free: ToDo[] = [];
     for await (const one of this.options.store.toDo()) {
-      if (this.stopping.signal.aborted) return;
       seen.add(one.id);
-      if (this.running.has(one.id) || (this.later.get(one.id) ?? 0) > nowMs) continue;
-      if (this.counts[one.kind] >= (one.kind === 'batch' ? MOST_BATCHES : MOST_JOBS)) continue;
-      this.take(one);
+      if (!this.running.has(one.id) && (this.later.get(one.id) ?? 0) <= nowMs) free.push(one);
+    }
+    if (this.stopping.signal.aborted) return;
+    for (const kind of ['batch', 'job'] as const) {
+      const room = MOST[kind] - this.counts[kind];
+      const ofKind = free.filter((one) => one.kind === kind);
+      for (const one of inTurns(ofKind, [...this.owners.values()]).slice(0, room)) this.take(one);
     }
     for (const id of this.later.keys()) if (!seen.has(id)) this.later.delete(id);
   }
 
   private take(one: ToDo): void {
     this.counts[one.kind] += 1;
+    this.owners.set(one.id, one.owner);
     const done = this.workOn(one)
       .catch((error: unknown) => {
         this.later.set(one.id, Date.now() + AGAIN_MS);
@@ -114,6 +120,7 @@ export class Runner {
       .finally(() => {
         this.counts[one.kind] -= 1;
         this.running.delete(one.id);
+        this.owners.delete(one.id);
         if (!this.later.has(one.id)) this.kick();
       });
     this.running.set(one.id, done);
@@ -207,4 +214,22 @@ export class Runner {
     }
     if (removed > 0) log.info({ removed }, 'files, batches and jobs that had expired are removed');
   }
+}
+
+/**
+ * The order in which they are taken: whoever has fewest running is next, and of one owner the oldest. `running`: the
+ * owner of each that runs already.
+ */
+export function inTurns(free: readonly ToDo[], running: readonly string[]): readonly ToDo[] {
+  const turns = new Map<string, number>();
+  for (const owner of running) turns.set(owner, (turns.get(owner) ?? 0) + 1);
+  const oldestFirst = free.toSorted((a, b) => (a.id < b.id ? 1 : -1)); // ids of the newest come first
+  return oldestFirst
+    .map((one) => {
+      const turn = turns.get(one.owner) ?? 0;
+      turns.set(one.owner, turn + 1);
+      return { one, turn };
+    })
+    .toSorted((a, b) => a.turn - b.turn)
+    .map(({ one }) => one);
 }
