@@ -1,6 +1,6 @@
 // A batch while everything is killed: HTTP, worker and queue server end by SIGKILL half-way and are started again. Its
 // output is complete, each custom_id is in it once with the vector of its own text, and what was wrong is in the error
-// file. 100,000 lines at night, 2,000 by day.
+// file. 100,000 lines at night, 1,000 by day.
 
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -13,7 +13,7 @@ import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { startProcess, type StartedApp } from '../testing/processes.ts';
 
-const LINES = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 2_000 : 100_000;
+const LINES = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 1_000 : 100_000;
 const MODEL = 'tiny-random';
 /** One line in so many has a body that is refused. */
 const WRONG_EVERY = 97;
