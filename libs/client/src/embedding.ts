@@ -25,12 +25,12 @@ export interface ClientModel {
 
 export interface ClientOptions {
   /** redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// */
-  readonly redisUrl?: string;
+  readonly redisUrl?: string | undefined;
   /**
    * Instead of `redisUrl`: a connection of ioredis, or its options. The client opens connections of its own to the same
    * server with the same credentials; the one given is neither used nor closed.
    */
-  readonly connection?: GivenConnection;
+  readonly connection?: GivenConnection | undefined;
   /** Hash tag of every key. Default {shoal}. */
   readonly prefix?: string;
   /** Its name alone, or more where the revision is to be a certain one. */
