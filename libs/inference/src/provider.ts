@@ -8,6 +8,7 @@ import { createRequire } from 'node:module';
 import { delimiter, dirname, join } from 'node:path';
 import { arch, platform } from 'node:process';
 import { promisify } from 'node:util';
+import { ShoalError } from '@shoal/contract';
 
 export type Provider = 'cuda' | 'webgpu' | 'cpu';
 
@@ -40,8 +41,8 @@ export const RUNTIME_ELSEWHERE = 'SHOAL_ONNX_RUNTIME';
 
 /**
  * The main file of the package that has ONNX Runtime. `onnxruntime-node` carries the libraries of every platform (300
- * MB) and a script that fetches more; where Shoal was installed from packages, one has this platform's alone. Throws
- * where none is there.
+ * MB) and a script that fetches more; where Shoal was installed from packages, one has this platform's alone.
+ * SETUP_FAILED where none is there.
  */
 export function runtimeMain(environment: Readonly<Record<string, string | undefined>> = process.env): string {
   const elsewhere = environment[RUNTIME_ELSEWHERE] ?? '';
@@ -52,7 +53,17 @@ export function runtimeMain(environment: Readonly<Record<string, string | undefi
       // the next one
     }
   }
-  return require.resolve('onnxruntime-node');
+  try {
+    return require.resolve('onnxruntime-node');
+  } catch (cause) {
+    throw new ShoalError(
+      'SETUP_FAILED',
+      `ONNX Runtime is not installed for ${platform}-${arch}: a package of its own has it for linux-x64, linux-arm64 and ` +
+        'darwin-arm64 (@shoal/onnxruntime-linux-x64 …); install it beside shoal, or install shoal with optional packages',
+      { platform, arch },
+      cause,
+    );
+  }
 }
 
 export function installedRuntime(environment?: Readonly<Record<string, string | undefined>>): InstalledRuntime {
