@@ -3,7 +3,7 @@
 //
 // The modules are committed because the sources run as they are (tests, benches and the processes that these start), as
 // a build by tsc, and out of an npm package: a .lua file that is read at run time would have to be found from all
-// three.
+// three. The Python client has those that it calls in a module of its own, so that a wheel needs nothing beside it.
 
 import { writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
@@ -18,6 +18,39 @@ export function modulesOf(scripts: readonly LuaScript[]): Map<string, string> {
   );
 }
 
+/** The scripts that the Python client calls. */
+const OF_PYTHON = [
+  'admission/admit-jobs',
+  'admission/release-room',
+  'bullmq/add-jobs',
+  'bullmq/fail-waiting-job',
+  'lanes/list-workers',
+  'producer/cancel-claimed-job',
+  'producer/mark-taken',
+  'producer/read-endings',
+  'worker/announce-jobs',
+];
+
+/** The same for the Python client: path and text. */
+export function pythonModuleOf(scripts: readonly LuaScript[]): readonly [path: string, text: string] {
+  const used = scripts.filter(({ name }) => OF_PYTHON.includes(name));
+  const text = [
+    '"""Written by tools/build-lua.ts from the .lua files of libs/queue: npm run lua."""\n',
+    'from typing import NamedTuple\n\n',
+    'class Script(NamedTuple):\n    sha: str\n    lua: str\n',
+    ...used.map(pythonConstantOf),
+  ].join('\n');
+  return ['clients/python/src/shoal/_scripts.py', text];
+}
+
+function pythonConstantOf(script: LuaScript): string {
+  const lines = script.lua
+    .split(/(?<=\n)/)
+    .flatMap(piecesOf)
+    .map((piece) => `    ${JSON.stringify(piece)}`);
+  return `\n${constantNameOf(script)} = Script(\n    "${script.sha1}",\n${lines.join('\n')},\n)\n`;
+}
+
 function moduleOf(folder: string, scripts: readonly LuaScript[]): string {
   const script = relative(folder, join(folder.split('/src/')[0]!, 'src/redis/script.ts'));
   return [
@@ -28,9 +61,8 @@ function moduleOf(folder: string, scripts: readonly LuaScript[]): string {
 }
 
 function constantOf(script: LuaScript): string {
-  const constant = script.name.split('/')[1]!.toUpperCase().replaceAll('-', '_');
   return [
-    `export const ${constant}: Script = {`,
+    `export const ${constantNameOf(script)}: Script = {`,
     `  name: '${script.name}',`,
     `  sha: '${script.sha1}',`,
     `  keyCount: ${keyCountOf(script)},`,
@@ -39,6 +71,10 @@ function constantOf(script: LuaScript): string {
     "  ].join(''),",
     '};\n',
   ].join('\n');
+}
+
+function constantNameOf({ name }: LuaScript): string {
+  return name.split('/')[1]!.toUpperCase().replaceAll('-', '_');
 }
 
 /** So that no line is longer than others may be, and none passes for a line of the program that somebody may edit. */
@@ -57,5 +93,7 @@ function quoted(text: string): string {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  for (const [path, text] of modulesOf(readScripts())) writeFileSync(new URL(`../${path}`, import.meta.url), text);
+  const scripts = readScripts();
+  for (const [path, text] of [...modulesOf(scripts), pythonModuleOf(scripts)])
+    writeFileSync(new URL(`../${path}`, import.meta.url), text);
 }

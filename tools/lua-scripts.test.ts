@@ -4,7 +4,7 @@ import luaparse, { type Chunk, type Node } from 'luaparse';
 import { describe, expect, test } from 'vitest';
 import { RESULT_HEADER_BYTES } from '@shoal/contract';
 import type { Script } from '../libs/queue/src/redis/script.ts';
-import { modulesOf } from './build-lua.ts';
+import { modulesOf, pythonModuleOf } from './build-lua.ts';
 import { luaFiles, parseHeader, readScripts, type LuaScript } from './lua-scripts.ts';
 import { scriptsPage } from './scripts-page.ts';
 
@@ -113,6 +113,8 @@ test('the modules that the code imports are what the .lua files say (npm run lua
   expect(Object.fromEntries([...modules.keys()].map((path) => [path, read(path)]))).toEqual(
     Object.fromEntries(modules),
   );
+  const [path, text] = pythonModuleOf(scripts);
+  expect(read(path)).toBe(text);
 });
 
 test('what is called by a hash has that hash', async () => {
