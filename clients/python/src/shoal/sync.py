@@ -1,0 +1,481 @@
+"""The client for programs without asyncio: the same verbs, which wait. A thread of its own runs the asyncio client, so
+any number of threads may share one ``Shoal``; inputs are read in the caller's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, TypeVar, overload
+
+import numpy.typing as npt
+
+from ._formats import Dtype
+from ._jobs import Delivery
+from ._keys import DEFAULT_PREFIX
+from ._requests import (
+    Chunk,
+    JobClass,
+    Meta,
+    Metric,
+    Moment,
+    Seconds,
+    Truncate,
+    check_texts,
+    checked_output,
+    chunks_of,
+)
+from ._results import (
+    EmbeddedBlock,
+    EmbeddedRow,
+    Embeddings,
+    JobStatus,
+    Reranked,
+    SearchResult,
+    SkippedBlock,
+)
+from ._server import CancelOutcome
+from ._waiting import Waiting
+from .aio import FATAL, AsyncJob, AsyncShoal
+from .errors import ShoalError
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+_STOPPED_WITHIN_S: Final = 5.0
+
+
+class _LoopThread:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="shoal", daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, Value]) -> concurrent.futures.Future[Value]:
+        if os.getpid() != self._pid:
+            work.close()
+            raise RuntimeError("this Shoal was made before the process was forked; make one in each process")
+        if self._loop.is_closed():
+            work.close()
+            raise ShoalError("INTERRUPTED", "the client was closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Waits for it. Whoever is interrupted meanwhile (Ctrl-C) takes it back."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if os.getpid() != self._pid or self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOPPED_WITHIN_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class Shoal:
+    """Embeds, reranks and searches through the queue. One for a program: any number of threads share it.
+
+    >>> with Shoal("redis://localhost:6379", model="minilm") as shoal:
+    ...     vectors = shoal.embed(["hello", "world"]).vectors  # 2 × 384 float32
+
+    Options are those of ``AsyncShoal``. Connects when it is entered (``with``) or first asked. Make one in each
+    process: it does not survive a fork.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        prefix: str = DEFAULT_PREFIX,
+        tenant: str = "default",
+        job_texts: int = 64,
+        max_in_flight_jobs: int = 64,
+        when_full: Literal["wait", "fail"] = "wait",
+        give_up_after: float = 60.0,
+        not_served_after: float = 30.0,
+    ) -> None:
+        self._client = AsyncShoal(
+            url,
+            model=model,
+            prefix=prefix,
+            tenant=tenant,
+            job_texts=job_texts,
+            max_in_flight_jobs=max_in_flight_jobs,
+            when_full=when_full,
+            give_up_after=give_up_after,
+            not_served_after=not_served_after,
+        )
+        self._job_texts = job_texts
+        self._window = max_in_flight_jobs
+        self._thread = _LoopThread()
+
+    def __enter__(self) -> Shoal:
+        try:
+            self._thread.call(self._client.__aenter__())
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As ``AsyncShoal.close``."""
+        try:
+            self._thread.call(self._client.close())
+        except ShoalError:
+            return  # it was closed before
+        self._thread.stop()
+
+    def embed(
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str | None = None,
+        dtype: Dtype = "f32",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+        job_id: str | None = None,
+    ) -> Embeddings:
+        """As ``AsyncShoal.embed``."""
+        check_texts("embed", texts)
+        return self._thread.call(
+            self._client.embed(
+                list(texts),
+                prompt=prompt,
+                dtype=dtype,
+                dimensions=dimensions,
+                normalize=normalize,
+                truncate=truncate,
+                class_=class_,
+                tenant=tenant,
+                timeout=timeout,
+                deadline=deadline,
+                result_ttl=result_ttl,
+                meta=meta,
+                job_id=job_id,
+            )
+        )
+
+    @overload
+    def embed_stream(
+        self,
+        texts: Iterable[Item],
+        *,
+        on_error: Literal["fail"] = "fail",
+        text: Callable[[Item], str] | None = None,
+        prompt: str | None = None,
+        dtype: Dtype = "f32",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+        run_id: str | None = None,
+        start_at: int = 0,
+    ) -> Iterator[EmbeddedBlock[Item]]: ...
+    @overload
+    def embed_stream(
+        self,
+        texts: Iterable[Item],
+        *,
+        on_error: Literal["fail", "skip"],
+        text: Callable[[Item], str] | None = None,
+        prompt: str | None = None,
+        dtype: Dtype = "f32",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+        run_id: str | None = None,
+        start_at: int = 0,
+    ) -> Iterator[EmbeddedBlock[Item] | SkippedBlock[Item]]: ...
+    def embed_stream(
+        self,
+        texts: Iterable[Item],
+        *,
+        on_error: Literal["fail", "skip"] = "fail",
+        text: Callable[[Item], str] | None = None,
+        prompt: str | None = None,
+        dtype: Dtype = "f32",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+        run_id: str | None = None,
+        start_at: int = 0,
+    ) -> Iterator[Any]:
+        """As ``AsyncShoal.embed_stream``. The input is read in this thread, as far ahead as ``max_in_flight_jobs``
+        jobs, whenever the next block is asked for; leaving the loop takes what still waits off the queue."""
+        check_texts("embed_stream", texts)
+        if on_error not in ("fail", "skip"):
+            raise ValueError(f'on_error is {on_error!r}; there are "fail" and "skip"')
+        opening = self._client._embed_run(
+            output=checked_output(prompt, dtype, dimensions, normalize),
+            class_=class_ or "bulk",
+            own_id=run_id,
+            id_of=lambda id, first: f"{id}-{first}",
+            truncate=truncate,
+            tenant=tenant,
+            timeout=timeout,
+            deadline=deadline,
+            result_ttl=result_ttl,
+            meta=meta,
+        )
+        return self._blocks(opening, chunks_of(texts, start_at, self._job_texts, text), on_error == "skip")
+
+    def embed_many(
+        self,
+        texts: Iterable[Item],
+        *,
+        text: Callable[[Item], str] | None = None,
+        prompt: str | None = None,
+        dtype: Dtype = "f32",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+        run_id: str | None = None,
+        start_at: int = 0,
+    ) -> Iterator[EmbeddedRow[Item]]:
+        """As ``AsyncShoal.embed_many``: rows in the order of the input, ``row.item``, ``row.vector``."""
+        blocks = self.embed_stream(
+            texts,
+            text=text,
+            prompt=prompt,
+            dtype=dtype,
+            dimensions=dimensions,
+            normalize=normalize,
+            truncate=truncate,
+            class_=class_,
+            tenant=tenant,
+            timeout=timeout,
+            deadline=deadline,
+            result_ttl=result_ttl,
+            meta=meta,
+            run_id=run_id,
+            start_at=start_at,
+        )
+        return (row for block in blocks for row in block.rows())
+
+    def rerank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        *,
+        model: str | None = None,
+        top_n: int | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+        job_id: str | None = None,
+    ) -> Reranked:
+        """As ``AsyncShoal.rerank``."""
+        check_texts("rerank", documents)
+        return self._thread.call(
+            self._client.rerank(
+                query,
+                list(documents),
+                model=model,
+                top_n=top_n,
+                truncate=truncate,
+                class_=class_,
+                tenant=tenant,
+                timeout=timeout,
+                deadline=deadline,
+                result_ttl=result_ttl,
+                meta=meta,
+                job_id=job_id,
+            )
+        )
+
+    def search(
+        self,
+        collection: str,
+        queries: Iterable[str] | npt.ArrayLike,
+        *,
+        k: int = 10,
+        metric: Metric = "cosine",
+        names: bool = True,
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        timeout: Seconds | None = None,
+        deadline: Moment | None = None,
+        job_id: str | None = None,
+    ) -> SearchResult:
+        """As ``AsyncShoal.search``."""
+        return self._thread.call(
+            self._client.search(
+                collection,
+                queries,
+                k=k,
+                metric=metric,
+                names=names,
+                class_=class_,
+                tenant=tenant,
+                timeout=timeout,
+                deadline=deadline,
+                job_id=job_id,
+            )
+        )
+
+    def submit(
+        self,
+        texts: Iterable[str],
+        *,
+        job_id: str | None = None,
+        prompt: str | None = None,
+        dtype: Dtype = "f32",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate: Truncate = "end",
+        class_: JobClass | None = None,
+        tenant: str | None = None,
+        deadline: Moment | None = None,
+        result_ttl: Seconds | None = None,
+        meta: Meta | None = None,
+    ) -> Job:
+        """As ``AsyncShoal.submit``."""
+        check_texts("submit", texts)
+        job = self._thread.call(
+            self._client.submit(
+                list(texts),
+                job_id=job_id,
+                prompt=prompt,
+                dtype=dtype,
+                dimensions=dimensions,
+                normalize=normalize,
+                truncate=truncate,
+                class_=class_,
+                tenant=tenant,
+                deadline=deadline,
+                result_ttl=result_ttl,
+                meta=meta,
+            )
+        )
+        return Job(job, self._thread)
+
+    def job(self, id: str, *, tenant: str | None = None) -> Job:
+        """As ``AsyncShoal.job``."""
+        return Job(self._thread.call(self._client.job(id, tenant=tenant)), self._thread)
+
+    def cancel(self, ids: Sequence[str], *, tenant: str | None = None) -> dict[str, CancelOutcome]:
+        """As ``AsyncShoal.cancel``."""
+        return self._thread.call(self._client.cancel(ids, tenant=tenant))
+
+    def why_waiting(self) -> Waiting:
+        """As ``AsyncShoal.why_waiting``."""
+        return self._thread.call(self._client.why_waiting())
+
+    def _blocks(
+        self, opening: Coroutine[Any, Any, Any], chunks: Iterator[Chunk[Item]], is_skipping: bool
+    ) -> Iterator[EmbeddedBlock[Item] | SkippedBlock[Item]]:
+        run = self._thread.call(opening)
+        ahead: deque[tuple[Chunk[Item], concurrent.futures.Future[Delivery]]] = deque()
+        try:
+            for chunk in chunks:
+                ahead.append((chunk, self._thread.start(run.ask(chunk))))
+                while ahead and (len(ahead) >= self._window or ahead[0][1].done()):
+                    yield from self._next_block(run, ahead, is_skipping)
+            while ahead:
+                yield from self._next_block(run, ahead, is_skipping)
+        finally:
+            for _, future in ahead:
+                future.cancel()
+
+    def _next_block(
+        self,
+        run: Any,
+        ahead: deque[tuple[Chunk[Item], concurrent.futures.Future[Delivery]]],
+        is_skipping: bool,
+    ) -> Iterator[EmbeddedBlock[Item] | SkippedBlock[Item]]:
+        """The oldest block, and its acknowledgement once the caller comes back."""
+        chunk, future = ahead[0]
+        try:
+            delivery = future.result()
+        except ShoalError as error:
+            if not is_skipping or error.code in FATAL:
+                raise
+            ahead.popleft()
+            yield SkippedBlock(chunk.first, chunk.items, error)
+            return
+        ahead.popleft()
+        yield EmbeddedBlock(chunk.first, chunk.items, run.embeddings(delivery))
+        self._thread.call(_release(run, delivery.job_id))
+
+
+async def _release(run: Any, job_id: str) -> None:
+    run.line.release([job_id])
+
+
+class Job:
+    """A request that was submitted, see ``AsyncJob``."""
+
+    def __init__(self, job: AsyncJob, thread: _LoopThread) -> None:
+        self.id = job.id
+        self.tenant = job.tenant
+        self._job = job
+        self._thread = thread
+
+    def status(self) -> JobStatus:
+        """As ``AsyncJob.status``."""
+        return self._thread.call(self._job.status())
+
+    def result(self, *, timeout: Seconds | None = None) -> Embeddings:
+        """As ``AsyncJob.result``."""
+        return self._thread.call(self._job.result(timeout=timeout))
+
+    def release(self) -> None:
+        """As ``AsyncJob.release``."""
+        self._thread.call(self._job.release())
+
+    def cancel(self) -> CancelOutcome:
+        """As ``AsyncJob.cancel``."""
+        return self._thread.call(self._job.cancel())
