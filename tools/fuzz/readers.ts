@@ -4,6 +4,7 @@
 import { BROKEN_READERS } from './broken-readers.ts';
 import type { FuzzedReader } from './fuzzed-reader.ts';
 import { arrowReader } from './readers/arrow.ts';
+import { compressedReader, jsonArrayReader, parquetReader } from './readers/bulk-files.ts';
 import { collectionReader } from './readers/collection.ts';
 import { candidatesReader, comparandsReader } from './readers/comparands.ts';
 import { csvEdgesReader, jsonlEdgesReader } from './readers/edges.ts';
@@ -36,6 +37,9 @@ export const READERS: readonly FuzzedReader[] = [
   jsonlReader,
   csvReader,
   markdownReader,
+  jsonArrayReader,
+  compressedReader,
+  parquetReader,
   csvEdgesReader,
   jsonlEdgesReader,
   safetensorsReader,
