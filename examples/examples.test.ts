@@ -151,7 +151,7 @@ test('plain-bullmq.mjs gets three rows', async () => {
   expect((await run('plain-bullmq.mjs')).stdout).toMatch(/^3 rows of 384 dimensions from minilm@/);
 });
 
-describe.runIf(isNightly)('with packages of others', () => {
+describe.runIf(isNightly)('with packages of others, or over HTTP', () => {
   const VECTORS = /0: 384 dimensions, .*\n1: 384 dimensions, /;
 
   test.each([
@@ -165,6 +165,20 @@ describe.runIf(isNightly)('with packages of others', () => {
     ['plain_bullmq.py', /^3 rows of 384 dimensions from minilm@/],
   ])('%s', async (name, printed) => {
     expect((await run(name)).stdout).toMatch(printed);
+  });
+
+  test('batches.sh prints each answer under its custom_id, also that of a line that is refused', async () => {
+    const { stdout, stderr } = await run('batches.sh');
+    const lines = stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as { custom_id: string; response: { status_code: number } });
+    expect(lines.map((line) => [line.custom_id, line.response.status_code])).toEqual([
+      ['ship', 200],
+      ['bill', 200],
+      ['empty', 400],
+    ]);
+    expect(stderr).toMatch(/batch_\S+: completed\n$/);
   });
 
   test('express answers over HTTP, and ends on SIGTERM', async () => {

@@ -34,6 +34,16 @@ def langchain_texts(url, model, texts, dimensions):
     return [client.embed_query(texts[0])] if len(texts) == 1 else client.embed_documents(texts)
 
 
+def langchain_tei(url, model, texts, dimensions):
+    from huggingface_hub import InferenceClient
+    from langchain_huggingface import HuggingFaceEndpointEmbeddings
+
+    client = HuggingFaceEndpointEmbeddings(model=model, huggingfacehub_api_token="none")
+    # It takes no address since 1.2; its client of TEI does.
+    client.client = InferenceClient(model=url.removesuffix("/v1") + "/embed", token="none")
+    return [client.embed_query(texts[0])] if len(texts) == 1 else client.embed_documents(texts)
+
+
 def llama_index(url, model, texts, dimensions):
     from llama_index.embeddings.openai import OpenAIEmbedding
 
@@ -62,6 +72,7 @@ CLIENTS = {
     "openai (PyPI)": openai_client,
     "LangChain (Python)": langchain,
     "LangChain (Python), texts": langchain_texts,
+    "LangChain (Python), TEI": langchain_tei,
     "LlamaIndex": llama_index,
     "LlamaIndex, like": llama_index_like,
     "LiteLLM": lite_llm,
@@ -77,7 +88,9 @@ def ask(url, model, request):
             )
         return {"vectors": [[float(value) for value in vector] for vector in vectors]}
     except Exception as error:  # what a client raises is what its user sees
-        return {"error": {"status": getattr(error, "status_code", None), "message": str(error)}}
+        answer = getattr(error, "response", None)
+        status = getattr(error, "status_code", None) or getattr(answer, "status_code", None)
+        return {"error": {"status": status, "message": str(error)}}
 
 
 def main():

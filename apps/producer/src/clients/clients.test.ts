@@ -49,6 +49,7 @@ const PYTHON = [
   'openai (PyPI)',
   'LangChain (Python)',
   'LangChain (Python), texts',
+  'LangChain (Python), TEI',
   'LlamaIndex',
   'LlamaIndex, like',
   'LiteLLM',
@@ -61,10 +62,10 @@ const RERANKING = [
   'LlamaIndex, Jina',
   'LlamaIndex, TEI',
 ];
-/** It sends no model: the only one that is served answers. */
-const NAMES_NO_MODEL = 'LlamaIndex, TEI';
+/** These send no model: the one that is served answers. */
+const NAME_NO_MODEL = ['LlamaIndex, TEI', 'LangChain (Python), TEI'];
 /** These have no option for dimensions among their defaults. */
-const WITHOUT_DIMENSIONS = ['AI SDK, OpenAI', 'AI SDK, compatible'];
+const WITHOUT_DIMENSIONS = ['AI SDK, OpenAI', 'AI SDK, compatible', 'LangChain (Python), TEI'];
 /** It sends the ids of OpenAI's tokenizer. */
 const SENDS_FOREIGN_IDS = 'LangChain (Python)';
 
@@ -196,7 +197,11 @@ const CASES: readonly Case[] = [
 
 function requestsOf(names: readonly string[]): { readonly asked: Request; readonly of: Case }[] {
   return names.flatMap((client) =>
-    CASES.filter(({ dimensions }) => dimensions === undefined || !WITHOUT_DIMENSIONS.includes(client)).map((of) => ({
+    CASES.filter(
+      ({ dimensions, model }) =>
+        (dimensions === undefined || !WITHOUT_DIMENSIONS.includes(client)) &&
+        (model === undefined || !NAME_NO_MODEL.includes(client)),
+    ).map((of) => ({
       of,
       asked: {
         client,
@@ -282,7 +287,7 @@ describe.skipIf(!isNightly)('rerank clients with their defaults', () => {
     const made = await madeTexts();
     const logits = await madeVectors(RERANKER_FAMILY, 'scores');
     const requests = RERANKING.flatMap((client) => rerankRequests(made, client));
-    const strangers = RERANKING.filter((client) => client !== NAMES_NO_MODEL).map((client) => ({
+    const strangers = RERANKING.filter((client) => !NAME_NO_MODEL.includes(client)).map((client) => ({
       ...rerankRequests(made, client)[0]!,
       model: 'strange',
     }));
