@@ -69,6 +69,9 @@ async function show(workerId: string, facts: WorkerFacts | undefined, lane = QUE
 
 const jobsAdded = (): Promise<number> => queue.getJobCountByTypes('wait', 'prioritized', 'active', 'delayed');
 
+const firstJob = async () =>
+  (await queue.getJobs(['prioritized', 'waiting']))[0] ?? Promise.reject(new Error('not yet'));
+
 /** What lies on the queue of a call that nobody answers. */
 async function dataOf(options: EmbedOptions): Promise<unknown> {
   const jobId = `call-${++calls}`;
@@ -126,6 +129,22 @@ describe('a fleet with an older worker', () => {
     expect(await dataOf({ prompt: 'query', truncate: 'error' })).toMatchObject({ v: 1, prompt: 'query' });
   });
 });
+
+test.each([
+  ['has one', NEW, 'query'],
+  ['has none', { ...NEW, prompts: ['none'] }, undefined],
+])(
+  'texts that are searched for get the prompt of queries where the model %s, as its workers tell',
+  async (_, facts, prompt) => {
+    await show('gpu', facts);
+    const stop = new AbortController();
+    const asked = client.search('docs', ['one'], { signal: stop.signal }).catch((error: unknown) => error);
+    const job = await vi.waitFor(firstJob);
+    expect(job.data.prompt).toBe(prompt);
+    stop.abort();
+    expect(await asked).toMatchObject({ name: 'AbortError', code: 'INTERRUPTED' });
+  },
+);
 
 describe('what the model does not offer', () => {
   test.each(['klustering', 'passage'])(
