@@ -99,6 +99,7 @@ function cancelled(batch: BatchRecord): BatchRecord | undefined {
         'batch_not_cancellable',
         'batch_id',
         `the batch has the status "${batch.status}"; only one that is validating or in_progress can be cancelled`,
+        409,
       );
   }
 }

@@ -164,7 +164,7 @@ describe('a batch', () => {
     expect(
       output[700]!.response!.body.data.map(({ embedding }) => Buffer.from(String(embedding), 'base64').length),
     ).toEqual([64, 64]);
-    expect(output[701]!.response!.body.usage).toMatchObject({ truncated_inputs: 1 });
+    expect(output[701]!.response!.body).toMatchObject({ simulated: true, usage: { truncated_inputs: 1 } });
     const errors = await linesOf(done.error_file_id);
     expect(
       errors.map(({ custom_id: id, response }) => [
@@ -307,6 +307,18 @@ describe('a file', () => {
     await expect(openai.files.content(file.id)).rejects.toThrow(NotFoundError);
     const names = await readdir(join(folder, 'batches'), { recursive: true });
     expect(names.filter((name) => name.includes(file.id))).toEqual([]);
+  });
+
+  test.each([
+    ['two fields', { 'expires_after[anchor]': 'created_at', 'expires_after[seconds]': '3600' }],
+    ['JSON', { expires_after: '{"anchor":"created_at","seconds":3600}' }],
+  ])('expires when its upload says so as %s', async (_, fields) => {
+    const form = new FormData();
+    both(form, 'batch');
+    for (const [name, value] of Object.entries(fields)) form.append(name, value);
+    const answer = await fetch(`${producer.url}/v1/files`, { method: 'POST', body: form });
+    const { created_at: made, expires_at: until } = (await answer.json()) as OpenAI.FileObject;
+    expect(until).toBe(made + 3_600);
   });
 
   test('expires when its upload says so', async () => {

@@ -169,7 +169,7 @@ export class Calls {
       const vectors = result.vectors.subarray(rows.first * result.dims, rows.end * result.dims);
       const usage = { tokens, truncated: cut + truncated };
       const list = toResponse({ rows: own.length, dims: result.dims, vectors }, model.name, asked.encoding, usage);
-      return { body: list.whole(), tokens };
+      return { body: marked(list.whole(), result), tokens };
     });
   }
 
@@ -193,7 +193,8 @@ export class Calls {
         resultTtlMs: RESULT_TTL_MS,
       })
       .catch((error: unknown) => Promise.reject(withPlace(error)));
-    return { body: toRerankResponse(result, asked, { id, model: model.name }).whole(), tokens: result.tokens ?? 0 };
+    const list = toRerankResponse(result, asked, { id, model: model.name });
+    return { body: marked(list.whole(), result), tokens: result.tokens ?? 0 };
   }
 }
 
@@ -204,6 +205,11 @@ function withInput(error: unknown, maxTokens: number): unknown {
   if (typeof row !== 'number') return error;
   const first = Number(/-(\d+)$/.exec(String(jobId))?.[1] ?? 0);
   return tooLong(first + row, undefined, maxTokens);
+}
+
+/** Answers do not show that they are those of a trial. */
+function marked(body: object, { isSimulated }: { readonly isSimulated: boolean }): object {
+  return isSimulated ? { ...body, simulated: true } : body;
 }
 
 function countsOf(

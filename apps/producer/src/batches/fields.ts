@@ -7,9 +7,9 @@ import { ENDPOINTS, type Endpoint, type Kind } from './records.ts';
 /** Of all routes here: what a key has to be for. */
 export const config = { scope: 'batches' } as const;
 
-const MAX_METADATA = 16;
-const MAX_METADATA_KEY = 64;
-const MAX_METADATA_VALUE = 512;
+export const MAX_METADATA = 16;
+export const MAX_METADATA_KEY = 64;
+export const MAX_METADATA_VALUE = 512;
 /** OpenAI's: an hour to thirty days. */
 export const EXPIRES = { from: 3_600, to: 2_592_000 };
 /** Seconds that a job may take: a minute to two weeks. */

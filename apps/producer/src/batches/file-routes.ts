@@ -93,6 +93,7 @@ export async function addFileRoutes(
         'file_in_use',
         'file_id',
         `the batch ${reader} still reads ${id}; cancel it first, or wait for its end`,
+        409,
       );
     await store.remove('file', tenant, id);
     return { id, object: 'file', deleted: true };
@@ -179,9 +180,9 @@ function parseFields(fields: Readonly<Record<string, unknown>>): {
   return { purpose: 'batch', expires: parseExpiresAfter('expires_after', asked) };
 }
 
-/** Some clients send the object as JSON. */
+/** Some clients send the object as JSON, which is parsed already where its part says so. */
 function unpacked(packed: unknown): unknown {
-  if (packed === undefined) return undefined;
+  if (packed === undefined || typeof packed === 'object') return packed;
   try {
     return checkedBody(JSON.parse(String(packed)), ['anchor', 'seconds'], 'expires_after');
   } catch (error) {

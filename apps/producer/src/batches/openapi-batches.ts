@@ -2,8 +2,17 @@
 // against it.
 
 import { content, object, refusals, type Schema } from '../openapi.ts';
-import { EXPIRES, JOB_EXPIRES, MAX_FILES_PAGE, MAX_PAGE } from './fields.ts';
+import {
+  EXPIRES,
+  JOB_EXPIRES,
+  MAX_FILES_PAGE,
+  MAX_METADATA,
+  MAX_METADATA_KEY,
+  MAX_METADATA_VALUE,
+  MAX_PAGE,
+} from './fields.ts';
 import { ENDPOINTS } from './records.ts';
+import { WEBHOOK_SECRET } from './webhook.ts';
 
 type BatchComponent =
   | 'File'
@@ -27,6 +36,21 @@ const metadata: Schema = {
   description: 'Up to 16 texts of your own, given back as they are.',
   additionalProperties: { type: 'string' },
 };
+/** As it is asked; answers have it as it was taken. */
+const metadataAsked: Schema = {
+  ...metadata,
+  maxProperties: MAX_METADATA,
+  propertyNames: { maxLength: MAX_METADATA_KEY },
+  additionalProperties: { type: 'string', maxLength: MAX_METADATA_VALUE },
+};
+const expiresAfter: Schema = {
+  required: ['anchor', 'seconds'],
+  additionalProperties: false,
+  properties: {
+    anchor: { type: 'string', enum: ['created_at'] },
+    seconds: { type: 'integer', minimum: EXPIRES.from, maximum: EXPIRES.to },
+  },
+};
 const listOf = (items: Schema): Schema =>
   object({
     object: { type: 'string', enum: ['list'] },
@@ -40,7 +64,14 @@ const webhookAsked: Schema = {
   description: 'Told of the end by a POST that is signed as Standard Webhooks has it.',
   required: ['url'],
   additionalProperties: false,
-  properties: { url: text, secret: { type: ['string', 'null'], description: '"whsec_" and base64.' } },
+  properties: {
+    url: { type: 'string', pattern: '^https?://', description: 'Of the internet, unless the server allows others.' },
+    secret: {
+      type: ['string', 'null'],
+      pattern: WEBHOOK_SECRET.source,
+      description: 'Needed where the server has none of its own.',
+    },
+  },
 };
 const webhookShown: Schema = {
   type: ['object', 'null'],
@@ -127,17 +158,13 @@ const BATCH_REQUEST: Schema = {
   properties: {
     input_file_id: { type: 'string', description: 'A file that was uploaded with the purpose "batch".' },
     endpoint,
-    completion_window: { type: 'string', description: '"24h", or another number of m, h or d up to "14d".' },
-    metadata,
-    output_expires_after: {
-      type: ['object', 'null'],
-      required: ['anchor', 'seconds'],
-      additionalProperties: false,
-      properties: {
-        anchor: { type: 'string', enum: ['created_at'] },
-        seconds: { type: 'integer', minimum: EXPIRES.from, maximum: EXPIRES.to },
-      },
+    completion_window: {
+      type: 'string',
+      pattern: '^([1-9]\\d{0,3}m|([1-9]\\d?|[12]\\d\\d|3[0-2]\\d|33[0-6])h|([1-9]|1[0-4])d)$',
+      description: '"24h", or another number of m, h or d up to "14d".',
     },
+    metadata: metadataAsked,
+    output_expires_after: { type: ['object', 'null'], ...expiresAfter },
     webhook: webhookAsked,
   },
 };
@@ -171,8 +198,11 @@ const JOB_REQUEST: Schema = {
   additionalProperties: false,
   properties: {
     endpoint,
-    body: { type: 'object', description: 'What would be sent to the endpoint.' },
-    metadata,
+    body: {
+      description: 'What would be sent to the endpoint.',
+      oneOf: [{ $ref: 'EmbeddingsRequest#' }, { $ref: 'RerankRequest#' }],
+    },
+    metadata: metadataAsked,
     webhook: webhookAsked,
     expires_in: {
       type: ['integer', 'null'],
@@ -249,10 +279,7 @@ export const CREATE_FILE_SCHEMA = operation(
       properties: {
         file: { type: 'string', format: 'binary', description: 'JSON lines, one request each.' },
         purpose: { type: 'string', enum: ['batch'] },
-        expires_after: {
-          type: 'object',
-          properties: { anchor: { type: 'string', enum: ['created_at'] }, seconds: { type: 'integer' } },
-        },
+        expires_after: { type: 'object', ...expiresAfter },
       },
     },
   },
@@ -275,7 +302,7 @@ export const DELETE_FILE_SCHEMA = operation(
   'deleteFile',
   'Delete a file',
   'files',
-  answered(200, 'It is gone.', 'FileDeleted', gone('file')),
+  answered(200, 'It is gone.', 'FileDeleted', gone('file'), [409, 'An open batch reads it.']),
   byId('file'),
 );
 export const FILE_CONTENT_SCHEMA = operation(
@@ -316,7 +343,7 @@ export const CANCEL_BATCH_SCHEMA = operation(
   'cancelBatch',
   'Cancel a batch; what is answered already comes into its output',
   'batches',
-  answered(200, 'It is being cancelled.', 'Batch', gone('batch')),
+  answered(200, 'It is being cancelled.', 'Batch', gone('batch'), [409, 'It has ended, or nearly.']),
   byId('batch'),
 );
 export const CREATE_JOB_SCHEMA = operation(

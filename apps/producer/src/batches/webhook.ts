@@ -33,7 +33,8 @@ export interface Delivery {
 
 const TIMEOUT_MS = 15_000;
 const MAX_URL = 2_048;
-const SECRET = /^whsec_([A-Za-z0-9+/]{32,}={0,2})$/;
+/** 24 to 64 random bytes in base64. */
+export const WEBHOOK_SECRET = /^whsec_([A-Za-z0-9+/]{32,}={0,2})$/;
 /** Pauses before the second and later attempts, in seconds, as Standard Webhooks proposes; then it is given up. */
 export const PAUSES = [5, 60, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
 
@@ -138,7 +139,7 @@ export function newWebhookSecret(): string {
 }
 
 function keyOf(secret: string): Buffer | undefined {
-  const [, text] = SECRET.exec(secret) ?? [];
+  const [, text] = WEBHOOK_SECRET.exec(secret) ?? [];
   const key = text === undefined ? undefined : Buffer.from(text, 'base64');
   return key !== undefined && key.length >= 24 && key.length <= 64 ? key : undefined;
 }
