@@ -65,7 +65,11 @@ const webhookAsked: Schema = {
   required: ['url'],
   additionalProperties: false,
   properties: {
-    url: { type: 'string', pattern: '^https?://', description: 'Of the internet, unless the server allows others.' },
+    url: {
+      type: 'string',
+      pattern: '^https?://[A-Za-z0-9]',
+      description: 'Of the internet, unless the server allows others.',
+    },
     secret: {
       type: ['string', 'null'],
       pattern: WEBHOOK_SECRET.source,
@@ -276,6 +280,7 @@ export const CREATE_FILE_SCHEMA = operation(
     body: {
       type: 'object',
       required: ['file', 'purpose'],
+      additionalProperties: false,
       properties: {
         file: { type: 'string', format: 'binary', description: 'JSON lines, one request each.' },
         purpose: { type: 'string', enum: ['batch'] },
