@@ -36,7 +36,7 @@ describe('an array of JSON', () => {
           expect(found).toEqual(JSON.parse(JSON.stringify(values)));
         },
       ),
-      { numRuns: 200 },
+      { numRuns: 60 },
     );
   });
 

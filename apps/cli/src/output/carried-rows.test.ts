@@ -200,7 +200,7 @@ describe('texts of a Parquet file', () => {
     const sound = await readFile(fixture('codec-pages.parquet'));
     let refused = 0;
     const others: unknown[] = [];
-    for (let seed = 1; seed <= 120; seed++) {
+    for (let seed = 1; seed <= 40; seed++) {
       const bytes = Buffer.from(sound);
       const at = Math.imul(seed, 2_654_435_761) >>> 0;
       bytes[at % bytes.length]! ^= 1 << (seed % 8);
@@ -210,7 +210,7 @@ describe('texts of a Parquet file', () => {
       else if (!Array.isArray(found) || found.length !== ROWS) others.push(found);
     }
     expect(others).toEqual([]);
-    expect(refused).toBeGreaterThan(20);
+    expect(refused).toBeGreaterThan(10);
   });
 });
 

@@ -75,11 +75,11 @@ describe('a type of values', () => {
 describe.each(['gzip', 'zstd'] as const)('lines compressed by %s', (compression) => {
   test('are cut by their bytes alone, and read as one file by us and as parts that are whole', async () => {
     const form = { ...FORM, compression };
-    const long = 40_000; // of characters: some members
+    const long = 12_000; // of characters: some members
     const one = await encoded(form, block(0, 60, long));
     const two = await encoded(form, block(0, 7, long), block(7, 31, long), block(31, 60, long));
     expect(two.bytes.equals(one.bytes)).toBe(true);
-    expect(one.parts.length).toBeGreaterThan(2);
+    expect(one.parts.length).toBeGreaterThan(1);
     expect(one.parts.reduce((sum, { rows }) => sum + rows, 0)).toBe(60);
     const parts: Buffer[] = [];
     for await (const part of decompressed(once(one.bytes), 'a.csv')) parts.push(part);

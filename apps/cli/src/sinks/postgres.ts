@@ -29,7 +29,7 @@ export function postgresPlace(url: string): SinkPlace {
   )
     throw new ShoalError(
       'USAGE',
-      '--to needs a database and a table of letters, digits and _: postgres://USER@HOST/DATABASE/TABLE or …/SCHEMA.TABLE ' +
+      '--to needs a database and a table of letters, digits and _: postgres://HOST/DATABASE/TABLE or …/SCHEMA.TABLE ' +
         '(a password goes into PGPASSWORD or ~/.pgpass)',
     );
   const connection = new URL(parsed);

@@ -50,6 +50,6 @@ export async function parseSink(url: string): Promise<SinkPlace> {
   if (/^postgres(?:ql)?:\/\//.test(url)) return (await import('./postgres.ts')).postgresPlace(url);
   throw new ShoalError(
     'USAGE',
-    '--to takes a table of PostgreSQL: postgres://USER@HOST/DATABASE/TABLE. Files are written with -o',
+    '--to takes a table of PostgreSQL: postgres://HOST/DATABASE/TABLE. Files are written with -o',
   );
 }
