@@ -13,6 +13,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { cacheFolder } from '@shoal/core';
 import { programOf, testsRunBuild, type AppName } from '@shoal/core/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { PostgresServer } from '../apps/cli/src/testing/postgres-server.ts';
 import { installClients, type Clients } from '../apps/producer/src/clients/install.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
@@ -179,6 +180,27 @@ describe.runIf(isNightly)('with packages of others, or over HTTP', () => {
       ['empty', 400],
     ]);
     expect(stderr).toMatch(/batch_\S+: completed\n$/);
+  });
+
+  test('parquet-pgvector.sh fills a table, and finds the row nearest to another', async () => {
+    const postgres = new PostgresServer();
+    try {
+      await postgres.open();
+      const lines = ['The ship left.', 'Invoices are due within thirty days.', 'The vessel sailed.'];
+      const records = lines.map((text, at) => `${JSON.stringify({ id: `r${at}`, text })}\n`).join('');
+      const { main, execArgv } = programOf('cli');
+      const shoal = [process.execPath, ...execArgv, main].join(' ');
+      const [jsonl, parquet] = [write('rows.jsonl', records), join(folder, 'rows.parquet')];
+      Object.assign(environment, { SHOAL: shoal, SHOAL_CACHE_DIR: cacheDir });
+      environment['PATH'] = `${postgres.programs}:${environment['PATH']}`;
+      await promisify(execFile)('sh', ['-c', `${shoal} embed "${jsonl}" --with-text -o "${parquet}"`], {
+        env: environment,
+      });
+      const { stdout } = await run('parquet-pgvector.sh', parquet, `${postgres.url}/docs`, 'r0');
+      expect(stdout).toMatch(/r2\s*\|\s*The vessel sailed\.[\s\S]*r1/);
+    } finally {
+      await postgres.close();
+    }
   });
 
   test('express answers over HTTP, and ends on SIGTERM', async () => {

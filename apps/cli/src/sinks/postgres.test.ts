@@ -1,14 +1,10 @@
 // A real PostgreSQL with pgvector: the one that PyPI's pgserver bundles, fetched in the nightly form.
 
-import { execFileSync, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { createServer } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { SkippedList } from '../output/beside.ts';
 import { SinkWriter } from '../output/sink-writer.ts';
+import { PostgresServer } from '../testing/postgres-server.ts';
 import { SINK_FORM, sinkConformance, sinkRow } from '../testing/sink-conformance.ts';
 import { newClient } from './pg-client.ts';
 import { postgresPlace } from './postgres.ts';
@@ -28,35 +24,13 @@ test('a server that is not there is away, and no refusal', async () => {
 });
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
-const nobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : undefined;
 
 describe.skipIf(!isNightly)('(nightly: PostgreSQL of PyPI’s pgserver)', () => {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-postgres-'));
-  const data = join(folder, 'data');
-  let programs: string;
-  let port: number;
-  let server: ReturnType<typeof serve>;
+  const server = new PostgresServer();
   let tables = 0;
 
-  /** Beside the tests, as a user who is not root: PostgreSQL refuses that one. */
-  const serve = () =>
-    spawn(join(programs, 'postgres'), ['-D', data, '-p', String(port), '-h', '127.0.0.1', '-k', ''], {
-      ...nobody,
-      stdio: ['ignore', 'ignore', 'pipe'],
-    });
-
-  async function start(): Promise<void> {
-    server = serve();
-    const { stderr } = server;
-    await new Promise<void>((resolve) =>
-      stderr.on('data', (chunk) => {
-        if (String(chunk).includes('ready to accept connections')) resolve();
-      }),
-    );
-  }
-
   async function query(text: string): Promise<Record<string, unknown>[]> {
-    const client = newClient({ connectionString: `postgres://shoal@127.0.0.1:${port}/postgres` });
+    const client = newClient({ connectionString: server.url });
     await client.connect();
     try {
       return (await client.query<Record<string, unknown>>(text)).rows;
@@ -65,7 +39,7 @@ describe.skipIf(!isNightly)('(nightly: PostgreSQL of PyPI’s pgserver)', () => 
     }
   }
 
-  const placeOf = (table: string) => postgresPlace(`postgres://shoal@127.0.0.1:${port}/postgres/${table}`);
+  const placeOf = (table: string) => postgresPlace(`${server.url}/${table}`);
 
   async function rowsOf(table: string) {
     const rows = await query(`select id::text, text, embedding::text from ${table}`);
@@ -81,34 +55,11 @@ describe.skipIf(!isNightly)('(nightly: PostgreSQL of PyPI’s pgserver)', () => 
   }
 
   beforeAll(async () => {
-    chmodSync(folder, 0o755);
-    execFileSync('python3', ['-m', 'venv', join(folder, 'venv')]);
-    const python = join(folder, 'venv/bin/python');
-    execFileSync(python, ['-m', 'pip', 'install', '-q', '--no-deps', 'pgserver'], { stdio: 'inherit' });
-    const site = execFileSync(python, ['-c', "import sysconfig; print(sysconfig.get_path('purelib'))"], {
-      encoding: 'utf8',
-    }).trim();
-    programs = join(site, 'pgserver/pginstall/bin');
-    mkdirSync(data);
-    if (nobody !== undefined) chownSync(data, nobody.uid, nobody.gid);
-    execFileSync(join(programs, 'initdb'), ['-D', data, '-U', 'shoal', '-A', 'trust', '--no-sync'], {
-      ...nobody,
-      stdio: 'ignore',
-    });
-    const probe = createServer().listen(0, '127.0.0.1');
-    await once(probe, 'listening');
-    const address = probe.address();
-    port = typeof address === 'object' && address !== null ? address.port : 0;
-    await new Promise((resolve) => probe.close(resolve));
-    await start();
+    await server.open();
     await query('create extension vector');
   }, 600_000);
 
-  afterAll(async () => {
-    server?.kill('SIGTERM');
-    if (server?.exitCode === null) await once(server, 'exit');
-    rmSync(folder, { recursive: true });
-  });
+  afterAll(() => server.close());
 
   sinkConformance('PostgreSQL with pgvector', async () => {
     const table = `t${++tables}`;
@@ -151,7 +102,7 @@ describe.skipIf(!isNightly)('(nightly: PostgreSQL of PyPI’s pgserver)', () => 
   });
 
   test('killed with SIGKILL between two batches and started again: each row is there once', async () => {
-    const path = join(folder, 'run');
+    const path = join(server.folder, 'run');
     const away: string[] = [];
     const writer = await SinkWriter.open(
       {
@@ -184,10 +135,9 @@ describe.skipIf(!isNightly)('(nightly: PostgreSQL of PyPI’s pgserver)', () => 
       });
     };
     await write(0, 1_024);
-    server.kill('SIGKILL');
-    await once(server, 'exit');
+    await server.kill('SIGKILL');
     const rest = write(1_024, 3_000);
-    await start();
+    await server.start();
     await rest;
     await writer.finish();
     expect(away.length).toBeGreaterThan(0);
