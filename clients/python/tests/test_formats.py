@@ -1,12 +1,15 @@
 """The binary forms against the examples of docs/jobs.md, and what is refused of damaged ones. Needs no server."""
 
+import pathlib
+import pickle
+import re
 import struct
 import unittest
 import zlib
 
 import numpy as np
 
-from shoal import ShoalError
+from shoal import ERROR_CODES, ShoalError
 from shoal._formats import (
     Header,
     checked_queries,
@@ -21,6 +24,7 @@ from shoal._formats import (
     widen,
 )
 from shoal._keys import check_job_id, embed_queue, stored_name
+from shoal.errors import parse_failed_reason
 from shoal._requests import Cutter, ModelName, chunks_of, text_of
 
 
@@ -86,6 +90,22 @@ class Names(unittest.TestCase):
             with self.assertRaises(ShoalError) as raised:
                 check_job_id(wrong)
             self.assertEqual(raised.exception.code, "JOB_INVALID")
+
+
+class Errors(unittest.TestCase):
+    def test_an_error_says_its_code_and_survives_a_process_pool(self) -> None:
+        error = ShoalError("INPUT_TOO_LONG", "too long", {"row": 3})
+        again = pickle.loads(pickle.dumps(error))
+        self.assertEqual((again.code, again.message, again.fields), ("INPUT_TOO_LONG", "too long", {"row": 3}))
+        self.assertEqual(str(error), "INPUT_TOO_LONG: too long")
+        self.assertEqual(repr(error), "ShoalError('INPUT_TOO_LONG', 'too long')")
+        self.assertEqual(parse_failed_reason("CANCELLED: a\nb"), ("CANCELLED", "a\nb"))
+        self.assertEqual(parse_failed_reason("stalled"), ("INFERENCE_FAILED", "stalled"))
+
+    def test_the_codes_are_those_of_the_contract(self) -> None:
+        contract = pathlib.Path(__file__).parents[3] / "libs/contract/src/errors.ts"
+        table = contract.read_text().split("export const ERROR_CODES = {", 1)[1].split("} as const", 1)[0]
+        self.assertEqual(ERROR_CODES, set(re.findall(r"^  ([A-Z_]+):", table, re.MULTILINE)))
 
 
 class Results(unittest.TestCase):

@@ -31,12 +31,12 @@ async def why_waiting(server: QueueServer, queue: str) -> Waiting:
     waiting, active, ever_completed, is_paused = await server.backlog()
     alive = await server.workers()
     claiming = [worker for worker in alive if not worker.is_drained]
-    backlog = f"{waiting} jobs wait and {active} run"
+    backlog = f"{_counted(waiting, 'job waits', 'jobs wait')} and {_counted(active, 'runs', 'run')}"
     reason: Reason
     if is_paused:
         reason, message = "paused", f"the queue {queue} is paused, {backlog}; shoal queue resume lets it go on"
     elif claiming:
-        reason, message = "busy", f"{len(claiming)} workers serve {queue}, {backlog}"
+        reason, message = "busy", f"{_counted(len(claiming), 'worker serves', 'workers serve')} {queue}, {backlog}"
     elif alive:
         reason = "drained"
         message = f"all workers of {queue} are drained, {backlog}; shoal fleet resume all lets them claim again"
@@ -50,3 +50,7 @@ async def why_waiting(server: QueueServer, queue: str) -> Waiting:
                 "model right? If it is, start a worker for it"
             )
     return Waiting(reason, message, waiting, active, len(claiming))
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"

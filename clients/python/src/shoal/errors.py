@@ -87,6 +87,9 @@ class ShoalError(Exception):
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
 
+    def __repr__(self) -> str:
+        return f"ShoalError({self.code!r}, {self.message!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (ShoalError, (self.code, self.message, dict(self.fields)))
 
