@@ -4,7 +4,7 @@ import type { Script } from '../../redis/script.ts';
 
 export const USE_ALLOWANCE: Script = {
   name: 'access/use-allowance',
-  sha: '54e33bf7b568f653db487382d48147ed440199f5',
+  sha: '4c21c9a41802bd012622c2f0ab84828a808ec7ea',
   keyCount: 1,
   lua: [
     '#!lua flags=allow-oom\n-- Takes from what a key of an HTTP caller may use a minute, or says',
@@ -16,9 +16,9 @@ export const USE_ALLOWANCE: Script = {
     ' how many to take\n-- ARGV[6] used texts: the same\n-- ARGV[7] used tokens: the same\n-- Answ',
     'ers: the wait in milliseconds, 0 where it was taken; then what is left of requests, texts ',
     'and tokens\n-- Writes: allowance\n-- Deletes: nothing\n--\n-- Token buckets: each fills at its',
-    " limit a minute and holds a minute's worth. A request may take more than there is left\n-- ",
+    " limit a minute and holds a minute's worth. A request may take more than there is\n-- left ",
     "and leave less than nothing, which fills up first: so one with more texts than a minute's ",
-    'worth is answered once, and\n-- tokens, which are known afterwards, are counted all the sam',
+    'worth is answered\n-- once, and tokens, which are known afterwards, are counted all the sam',
     "e.\n-- The server's clock in whole milliseconds since 1970: what several machines write is ",
     "compared by one clock.\nlocal function serverClockMs()\n  local time = redis.call('TIME')\n  ",
     'return time[1] * 1000 + math.floor(time[2] / 1000)\nend\nlocal MINUTE_MS = 60000\nlocal allow',

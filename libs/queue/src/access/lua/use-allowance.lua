@@ -14,9 +14,9 @@
 -- Writes: allowance
 -- Deletes: nothing
 --
--- Token buckets: each fills at its limit a minute and holds a minute's worth. A request may take more than there is left
--- and leave less than nothing, which fills up first: so one with more texts than a minute's worth is answered once, and
--- tokens, which are known afterwards, are counted all the same.
+-- Token buckets: each fills at its limit a minute and holds a minute's worth. A request may take more than there is
+-- left and leave less than nothing, which fills up first: so one with more texts than a minute's worth is answered
+-- once, and tokens, which are known afterwards, are counted all the same.
 -- @include "../../redis/lua/includes/server-clock.lua"
 local MINUTE_MS = 60000
 local allowance, isAsked = KEYS[1], ARGV[1] == '1'
