@@ -311,7 +311,7 @@ describe('requests that are none', () => {
       },
     });
     expect([answer.status, answer.headers.get('access-control-allow-origin')]).toEqual([405, null]);
-    expect(await answer.json()).toMatchObject({ error: { message: expect.stringMatching(/CORS.*proxy in front/) } });
+    expect(await answer.json()).toMatchObject({ error: { message: expect.stringMatching(/CORS.*httpCors/) } });
   });
 
   test.each(['/v1/batches', '/v1/batches/batch_1', '/v1/files'])('for %s are told what to do instead', async (path) => {
