@@ -5,10 +5,12 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
-import { RESULT_HEADER_BYTES, keySpace, mainQueue, type OutputDtype } from '@shoal/contract';
+import { RESULT_HEADER_BYTES, encodeResult, keySpace, mainQueue, type OutputDtype } from '@shoal/contract';
+import { loopTurn } from '@shoal/core/base';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions, JobState } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
+import { Submitted } from './submitted.ts';
 import { QueueStandIn, vectorOf, type StandInOptions } from './testing/stand-in.ts';
 
 const PREFIX = '{t-submitted}';
@@ -245,4 +247,25 @@ test('wrong calls are refused by name before anything is sent', async () => {
   await expect(untyped.submit(['a'], { timeoutMs: 5 })).rejects.toThrow('submit has no option "timeoutMs"');
   expect(() => untyped.job(7)).toThrow('job takes the id of a request, a text, and found 7');
   expect(() => untyped.job('a', { signal: 1 })).toThrow('job has no option "signal"');
+});
+
+test('a job that completes between two questions is completed, and not expired', async () => {
+  const part = { jobId: 'default~late', rows: 1, fingerprint: '0123456789abcdef' };
+  const record = { v: 1, model: 'm@1', rows: 1, dtype: 'f32', parts: [part], submittedMs: 0 };
+  const vector = new Uint8Array(4);
+  const result = encodeResult({ ...part, dtype: 'f32', dims: 1, isTruncated: false }, vector);
+  let isDone = false;
+  const producer = {
+    records: { read: async () => JSON.stringify(record) },
+    endings: async () => {
+      await loopTurn();
+      isDone = true; // the worker ends it while this answer is on its way
+      return [{ jobId: part.jobId, state: 'completed' }];
+    },
+    resultHeads: async () => [isDone ? Buffer.from(result.subarray(0, RESULT_HEADER_BYTES)) : undefined],
+    states: async () => [],
+  };
+  const line = { producer } as unknown as ConstructorParameters<typeof Submitted>[0];
+  const handle = new Submitted(line, { id: 'late', tenant: 'default' });
+  expect((await handle.status()).state).toBe('completed');
 });

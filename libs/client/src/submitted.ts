@@ -184,7 +184,9 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
   private async look(parts: readonly RequestPart[]): Promise<PartState[]> {
     const { producer } = this.line;
     const jobIds = parts.map(({ jobId }) => jobId);
-    const [endings, heads] = await Promise.all([producer.endings(jobIds), producer.resultHeads(jobIds)]);
+    // in this order: a result is there before its job is completed, so one that is missing afterwards has expired
+    const endings = await producer.endings(jobIds);
+    const heads = await producer.resultHeads(jobIds);
     const open = jobIds.filter((_, at) => endings[at]!.state === 'open');
     const states = new Map((await producer.states(open)).map(({ jobId, state }) => [jobId, state]));
     return endings.map(({ jobId, state, failedReason }, at): PartState => {
