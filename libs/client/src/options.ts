@@ -50,18 +50,8 @@ const TERMS = {
 const REQUEST = { ...TERMS, prompt: true, output: true } as const;
 const EMBED: Names<EmbedOptions> = { ...REQUEST, jobId: true };
 const STREAM: Names<StreamOptions> = { ...REQUEST, runId: true, startAt: true, onError: true, onProgress: true };
-const SUBMIT: Names<SubmitOptions> = {
-  signal: true,
-  deadline: true,
-  truncate: true,
-  class: true,
-  tenant: true,
-  resultTtlMs: true,
-  meta: true,
-  prompt: true,
-  output: true,
-  jobId: true,
-};
+const { timeoutMs: _, ...LATER } = REQUEST; // nobody waits for what is submitted
+const SUBMIT: Names<SubmitOptions> = { ...LATER, jobId: true };
 const CALL = {
   signal: true,
   timeoutMs: true,
