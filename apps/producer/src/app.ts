@@ -17,8 +17,8 @@ import type { AppParts, Around } from './app-parts.ts';
 import { batchComponents } from './batches/openapi-batches.ts';
 import { Catalogue, type Served } from './catalogue.ts';
 import { addCors } from './cors.ts';
-import { parseEmbeddingsRequest, rowsAsked } from './embeddings-request.ts';
-import { answerBytes, toResponse } from './embeddings-response.ts';
+import { parseEmbeddingsRequest } from './embeddings-request.ts';
+import { toResponse } from './embeddings-response.ts';
 import { Gate } from './gate.ts';
 import type { JsonList } from './json-stream.ts';
 import {
@@ -52,7 +52,7 @@ import { RequestCounts } from './request-counts.ts';
 import { parseRerankRequest, parseTeiRequest, type RerankRequest } from './rerank-request.ts';
 import { rerankBytes, toRerankResponse, toTeiResponse } from './rerank-response.ts';
 import type { ServedReranker } from './reranker.ts';
-import { SERVICE_MS, simulatedNow, takenBody, tellTrial } from './route-parts.ts';
+import { SERVICE_MS, answerVectors, countUsage, simulatedNow, takenBody, tellTrial } from './route-parts.ts';
 import { addCollections, refuseOthers } from './routes/collections.ts';
 import { addTei } from './routes/tei.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
@@ -191,22 +191,14 @@ function requestId({ headers }: IncomingMessage): string {
 
 // ---- routes -------------------------------------------------------------------------------------------------------
 
-function addEmbeddings(app: FastifyInstance, { catalogue, allowances, metrics, gate }: Around): void {
+function addEmbeddings(app: FastifyInstance, around: Around): void {
   app.post('/v1/embeddings', { schema: EMBEDDINGS_SCHEMA, config: { scope: 'embed' } }, async (request, reply) => {
     const body = takenBody(request);
-    const { model, embedder, service } = catalogue.ofBody(body);
-    const asked = parseEmbeddingsRequest(body, model);
-    const rows = rowsAsked(asked);
-    await allowances.take(request, reply, rows);
-    return gate.inTurn(request, reply, answerBytes(rows, asked.dimensions ?? model.dims), async (answering) => {
-      const { result, ...usage } = await embedder.embed(asked, answering);
-      allowances.spent(request, usage.tokens);
-      metrics.count('shoal_http_texts_total', {}, result.rows);
-      metrics.count('shoal_http_tokens_total', {}, usage.tokens);
-      if (usage.truncated > 0) void reply.header('x-shoal-truncated', String(usage.truncated));
-      await tellTrial(reply, { service });
-      return gate.send(reply, toResponse(result, model.name, asked.encoding, usage));
-    });
+    const served = around.catalogue.ofBody(body);
+    const asked = parseEmbeddingsRequest(body, served.model);
+    return answerVectors(around, served, asked, { request, reply }, (result, usage) =>
+      toResponse(result, served.model.name, asked.encoding, usage),
+    );
   });
 }
 
@@ -222,10 +214,9 @@ function addReranking(app: FastifyInstance, { reranker, allowances, metrics, gat
     await allowances.take(request, reply, asked.documents.length);
     return gate.inTurn(request, reply, rerankBytes(asked), async (answering) => {
       const result = await reranker.rerank(asked, model, answering);
-      allowances.spent(request, result.tokens ?? 0);
-      metrics.count('shoal_http_texts_total', {}, asked.documents.length);
-      metrics.count('shoal_http_tokens_total', {}, result.tokens ?? 0);
-      if (result.isTruncated) void reply.header('x-shoal-truncated', String(result.truncated ?? 1));
+      const truncated = result.isTruncated ? (result.truncated ?? 1) : 0;
+      const usage = { texts: asked.documents.length, tokens: result.tokens ?? 0, truncated };
+      countUsage({ allowances, metrics }, { request, reply }, usage);
       if (result.isSimulated) void reply.header('x-shoal-simulated', '1');
       return gate.send(reply, toList(result, model));
     });

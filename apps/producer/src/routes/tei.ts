@@ -3,31 +3,26 @@
 
 import type { FastifyInstance } from 'fastify';
 import type { Around } from '../app-parts.ts';
-import { answerBytes } from '../embeddings-response.ts';
-import { MAX_INPUTS, rowsAsked } from '../embeddings-request.ts';
+import { MAX_INPUTS } from '../embeddings-request.ts';
 import { JsonList } from '../json-stream.ts';
 import { EMBED_TEI_SCHEMA, INFO_SCHEMA, TOKENIZE_SCHEMA } from '../openapi.ts';
-import { takenBody, tellTrial } from '../route-parts.ts';
+import { answerVectors, takenBody } from '../route-parts.ts';
 import { parseTeiEmbed, parseTokenize } from '../tei-request.ts';
 
 export function addTei(app: FastifyInstance, around: Around): void {
-  const { catalogue, allowances, metrics, gate } = around;
+  const { catalogue, allowances, gate } = around;
   const config = { scope: 'embed' } as const;
   app.post('/embed', { schema: EMBED_TEI_SCHEMA, config }, async (request, reply) => {
     const body = takenBody(request);
-    const { model, embedder, service } = catalogue.ofBody(body);
-    const asked = parseTeiEmbed(body, model);
-    await allowances.take(request, reply, rowsAsked(asked));
-    const bytes = answerBytes(rowsAsked(asked), asked.dimensions ?? model.dims);
-    return gate.inTurn(request, reply, bytes, async (answering) => {
-      const { result, ...usage } = await embedder.embed(asked, answering);
-      allowances.spent(request, usage.tokens);
-      metrics.count('shoal_http_texts_total', {}, result.rows);
-      metrics.count('shoal_http_tokens_total', {}, usage.tokens);
-      if (usage.truncated > 0) void reply.header('x-shoal-truncated', String(usage.truncated));
-      await tellTrial(reply, { service });
-      return gate.send(reply, new JsonList(result.rows, (at) => [...result.row(at)], {}, 'bare'));
-    });
+    const served = catalogue.ofBody(body);
+    const asked = parseTeiEmbed(body, served.model);
+    return answerVectors(
+      around,
+      served,
+      asked,
+      { request, reply },
+      (result) => new JsonList(result.rows, (at) => [...result.row(at)], {}, 'bare'),
+    );
   });
   app.post('/tokenize', { schema: TOKENIZE_SCHEMA, config }, async (request, reply) => {
     const body = takenBody(request);
