@@ -853,6 +853,7 @@ export const SETTING_FLAGS = {
   redisCert: ['file', 'certificate of ours, where the queue server asks for one'],
   redisKey: ['file', 'its key'],
   redisServerName: ['name', 'name in the certificate of the queue server'],
+  redisPasswordFile: ['file', 'file with the password at the queue server'],
   unsafeServer: ['mode', 'refuse or warn: a queue server that may lose jobs'],
   prefix: ['tag', 'prefix of every key, a hash tag such as {shoal}'],
   model: ['name', 'model to use: a name of shoal model list, or ORG/NAME of the hub (default minilm)'],
@@ -1005,8 +1006,8 @@ const WORKER = [
   'drainTimeoutMs',
 ] as const;
 
-/** Wherever a queue server may be named, so may what TLS towards it needs. */
-const WITH_SERVER = ['redisCa', 'redisCert', 'redisKey', 'redisServerName'] as const;
+/** Wherever a queue server may be named, so may what TLS towards it needs, and a file with the password. */
+const WITH_SERVER = ['redisCa', 'redisCert', 'redisKey', 'redisServerName', 'redisPasswordFile'] as const;
 
 function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys.flatMap((asked) => (asked === 'redisUrl' ? [asked, ...WITH_SERVER] : [asked]))) {

@@ -57,6 +57,14 @@ export const settingsSchema = z.strictObject({
     .regex(/^[A-Za-z0-9_.-]{1,253}$/, 'must be a host name')
     .optional()
     .describe('Name in the certificate of the queue server, where it is not the host of redisUrl.'),
+  redisPasswordFile: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'File whose one line is the password at the queue server, in place of one in redisUrl: neither the environment ' +
+        'nor a list of processes then has it.',
+    ),
   unsafeServer: z
     .enum(['refuse', 'warn'])
     .default('refuse')
@@ -502,6 +510,7 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'redisCa',
   'redisCert',
   'redisKey',
+  'redisPasswordFile',
   'httpKeyFile',
   'batchDir',
   'batchS3Endpoint',
@@ -553,7 +562,7 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
   if (environment['SHOAL_FORCE_CPU'] === '1') take('device', 'cpu', 'SHOAL_FORCE_CPU');
   if (values['model'] === undefined && typeof values['serve'] === 'string')
     take('model', servedModels(values['serve'])[0]?.model, origins.get('serve') ?? 'serve');
-  return withTls(checkSettings(values, origins));
+  return withFiles(checkSettings(values, origins));
 }
 
 /** The setting `serve`: models in the order in which they are named, each once, with its aliases. */
@@ -575,10 +584,10 @@ function refusePathsOf(file: Readonly<Record<string, unknown>>): void {
       `${flagName(key)} or ${environmentName(key)}, or write it into ${HOME_FILE}`,
   );
   const { redisUrl } = file;
-  if (typeof redisUrl === 'string' && /[?&](?:ca|cert|key)=/.test(redisUrl))
+  if (typeof redisUrl === 'string' && /[?&](?:ca|cert|key|passwordFile)=/.test(redisUrl))
     problems.push(
-      '"redisUrl" in shoal.config.json: its parameters ca, cert and key name files, which the file of a folder may ' +
-        `not; set --redis-ca, --redis-cert and --redis-key or write them into ${HOME_FILE}`,
+      '"redisUrl" in shoal.config.json: its parameters ca, cert, key and passwordFile name files, which the file of a ' +
+        `folder may not; set --redis-ca, --redis-cert, --redis-key and --redis-password-file or write them into ${HOME_FILE}`,
     );
   if (problems.length > 0) throw invalid(problems);
 }
@@ -607,17 +616,20 @@ export function saidOfFolder({ flags = {}, environment = {}, file = {} }: Settin
 /** Settings of TLS by the name that they have in a URL. */
 const TLS = { redisCa: 'ca', redisCert: 'cert', redisKey: 'key', redisServerName: 'serverName' } as const;
 const TLS_KEYS = Object.keys(TLS) as (keyof typeof TLS)[];
+const IN_URL = { ...TLS, redisPasswordFile: 'passwordFile' } as const;
+const URL_KEYS = Object.keys(IN_URL) as (keyof typeof IN_URL)[];
 
 /**
- * TLS travels in the URL (libs/queue, tls.ts): whoever is given the one has the other. What the URL says itself holds.
+ * TLS and the file of the password travel in the URL (libs/queue, tls.ts and server-address.ts): whoever is given the
+ * one has the others. What the URL says itself holds.
  */
-function withTls(settings: Settings): Settings {
+function withFiles(settings: Settings): Settings {
   const { redisUrl } = settings;
-  const missing = TLS_KEYS.filter((key) => settings[key] !== undefined && !redisUrl?.includes(`${TLS[key]}=`));
+  const missing = URL_KEYS.filter((key) => settings[key] !== undefined && !redisUrl?.includes(`${IN_URL[key]}=`));
   if (redisUrl === undefined || missing.length === 0) return settings;
   const added = missing.map((key) => {
     const value = key === 'redisServerName' ? settings[key] : resolve(settings[key]!);
-    return `${TLS[key]}=${encodeURIComponent(value!).replaceAll('%2F', '/')}`;
+    return `${IN_URL[key]}=${encodeURIComponent(value!).replaceAll('%2F', '/')}`;
   });
   return { ...settings, redisUrl: `${redisUrl}${redisUrl.includes('?') ? '&' : '?'}${added.join('&')}` };
 }
@@ -699,6 +711,8 @@ function problemsBetween(values: Record<string, unknown>, origins: ReadonlyMap<s
   const ofTls = TLS_KEYS.filter((key) => values[key] !== undefined).map((key) => origins.get(key) ?? key);
   if (ofTls.length > 0 && !String(redisUrl).startsWith('rediss'))
     problems.push(`${ofTls.join(', ')}: without TLS nobody looks at it; redisUrl must begin with rediss`);
+  if (values['redisPasswordFile'] !== undefined && redisUrl === undefined)
+    problems.push(`${origins.get('redisPasswordFile')}: nobody looks at it without redisUrl; set that one as well`);
   if ((redisCert === undefined) !== (redisKey === undefined))
     problems.push(`${origins.get('redisCert') ?? origins.get('redisKey')}: redisCert and redisKey belong together`);
   return problems;

@@ -10,7 +10,7 @@ const HIDDEN = '***';
 const SCHEME = /^((?:rediss?(?:\+(?:sentinel|cluster))?|unix|https?):)(\/*)/i;
 const HOST = /^(?:\[[0-9a-f:.%]+\]|[a-z0-9._-]+)?(?::\d{1,5})?$/i;
 /** Parameters whose values are no secrets; of all others the name alone is shown. */
-const SHOWN_PARAMETERS = new Set(['db', 'ca', 'cert', 'key', 'serverName']);
+const SHOWN_PARAMETERS = new Set(['db', 'ca', 'cert', 'key', 'serverName', 'passwordFile']);
 
 /** The URL of a queue server as it may be shown, whatever stands there instead of one. */
 export function redactUrl(url: string): string {

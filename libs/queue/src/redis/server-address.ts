@@ -4,6 +4,7 @@
 //   redis+sentinel://host:port,host:port/master?db=1     host:port are Sentinels
 //   redis+cluster://host:port,host:port                  host:port are any nodes
 //   rediss://…?ca=/a.pem&cert=/b.pem&key=/c.pem&serverName=name       see tls.ts
+//   redis://user@host:port?passwordFile=/run/secrets/queue            a file with the password, see password-file.ts
 // User and password before the @ are the server's own; ?sentinelUsername= and ?sentinelPassword= are the Sentinels'.
 
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
@@ -13,6 +14,7 @@ import type { RedisOptions } from 'ioredis';
 import { largeReplyConnector } from './large-replies.ts';
 import { WatchingSentinelConnector } from './sentinel-connector.ts';
 import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
+import { PASSWORD_FILE, withPasswordFile } from './password-file.ts';
 import { TLS_PARAMETERS, tlsOptions } from './tls.ts';
 
 /** What makes a connection leave a server that can no longer be written to and look for the one that can. */
@@ -38,7 +40,7 @@ export function addressOf(
   );
   if (kind === 'cluster' && !/^0?$/.test(path)) throw notAnAddress(url, 'a cluster has database 0 only; leave it out');
   const common = {
-    ...credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])),
+    ...withPasswordFile(credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])), parameters),
     ...(scheme === 'rediss' ? { tls: tlsOptions(parameters) } : {}),
     reconnectOnError: (error: Error) => SUCCEEDED.test(error.message),
   };
@@ -63,20 +65,21 @@ function oneServer(url: string): RedisOptions {
   const parsed = URL.canParse(text) ? new URL(text) : undefined;
   if (parsed !== undefined && parsed.hash !== '') throw notAnAddress(url, 'write "#" in a password as %23');
   const parameters = parsed === undefined ? new URLSearchParams() : parametersOf(url, parsed.search.slice(1), ['db']);
+  const credentials = parsed === undefined ? {} : withPasswordFile(credentialsIn(parsed), parameters);
   const database = parsed?.pathname.slice(1) || parameters.get('db');
   switch (parsed?.protocol) {
     case 'unix:':
       return {
         path: decoded(parsed.pathname),
-        ...credentialsIn(parsed),
+        ...credentials,
         ...databaseOf(url, parameters.get('db')),
       };
     case 'redis:':
-      return { ...hostOf(parsed), ...credentialsIn(parsed), ...databaseOf(url, database ?? null) };
+      return { ...hostOf(parsed), ...credentials, ...databaseOf(url, database ?? null) };
     case 'rediss:':
       return {
         ...hostOf(parsed),
-        ...credentialsIn(parsed),
+        ...credentials,
         ...databaseOf(url, database ?? null),
         tls: tlsOptions(parameters),
       };
@@ -95,7 +98,7 @@ function oneServer(url: string): RedisOptions {
  */
 function parametersOf(url: string, query: string, known: readonly string[]): URLSearchParams {
   const parameters = new URLSearchParams(query);
-  const allowed: readonly string[] = [...known, ...(url.startsWith('rediss') ? TLS_PARAMETERS : [])];
+  const allowed: readonly string[] = [...known, PASSWORD_FILE, ...(url.startsWith('rediss') ? TLS_PARAMETERS : [])];
   for (const name of parameters.keys()) {
     if (allowed.includes(name)) continue;
     const isTls = (TLS_PARAMETERS as readonly string[]).includes(name);
