@@ -69,6 +69,8 @@ export interface KeySpace {
   workers(queue: string): string;
   /** Hash of what live workers of a queue tell of themselves, JSON by worker id. */
   facts(queue: string): string;
+  /** Stream of what a worker did, a step of ten seconds an entry, see worker-history.ts. Gone an hour after the last. */
+  history(workerId: string): string;
   /** Set of the ids of drained workers of a model, under its main queue; "*" stands for all, later ones too. */
   drained(queue: string): string;
   /** Written for a while to see whether the server takes writes. */
@@ -119,6 +121,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
     workers: (queue) => `${prefix}:workers:${queue}`,
     facts: (queue) => `${prefix}:facts:${queue}`,
+    history: (workerId) => `${prefix}:history:${workerId}`,
     drained: (queue) => `${prefix}:drained:${queue}`,
     writeProbe: () => `${prefix}:write-probe`,
     order: (queue) => `${prefix}:order:${queue}`,

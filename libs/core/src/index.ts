@@ -65,6 +65,13 @@ export {
   type WorkerFacts,
   type WorkerLoad,
 } from './claimer/worker-facts.ts';
+export {
+  HISTORY_EVENTS,
+  HistoryMeter,
+  type HistoryEvent,
+  type HistoryStep,
+  type RanBatch,
+} from './claimer/worker-history.ts';
 export { LEAD_TOKENS } from './executor/fair-share.ts';
 export { fewRowsAtMost, fewWidths } from './executor/run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';

@@ -67,6 +67,13 @@ export {
   type PresenceOptions,
   type ServerClock,
 } from './lanes/worker-presence.ts';
+export {
+  readHistory,
+  workersWithHistory,
+  type HistoryOwner,
+  type ReadStep,
+  type WorkerHistory,
+} from './lanes/worker-history.ts';
 export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './lanes/fleet.ts';
 export { enterService, isSimulated, queueService, type QueueService } from './lanes/queue-service.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';

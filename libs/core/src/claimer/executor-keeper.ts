@@ -117,6 +117,11 @@ export class ExecutorKeeper {
     return ready;
   }
 
+  /** Jobs of a micro-batch that is at the device. */
+  jobsOf(batch: number): ReadonlySet<string> | undefined {
+    return this.suspects.jobsOf(batch);
+  }
+
   private get isUp(): boolean {
     return this.state === 'up';
   }
@@ -223,7 +228,7 @@ export class ExecutorKeeper {
     const { executor, log, metrics, claimed } = this.parts;
     if (++this.vainRecycles > MAX_VAIN_RECYCLES) return executor.kill(reason);
     log.warn({ reason, jobs: claimed.size }, 'recycling the executor');
-    metrics.executorRecycled();
+    metrics.executorRecycled(reason);
     this.killBlameless(reason);
   }
 
@@ -263,7 +268,7 @@ export class ExecutorKeeper {
     const { suspects, blameless } = this;
     const { claimed, log, metrics } = this.parts;
     this.blameless = undefined;
-    metrics.executorLost();
+    metrics.executorLost(reason);
     const unread = [...claimed.values()].filter((open) => open.isDispatched && !open.size.isFilled);
     for (const open of claimed.values()) open.isDispatched = false;
     this.dispatched = 0;

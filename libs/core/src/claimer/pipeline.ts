@@ -242,6 +242,7 @@ export class Pipeline {
   // ---- what the executor says -----------------------------------------------------------------------------------
 
   private hear(message: FromExecutor): void {
+    const jobIds = message.kind === 'ran' ? this.keeper.jobsOf(message.batch) : undefined;
     this.keeper.hear(message);
     switch (message.kind) {
       case 'outcomes':
@@ -249,7 +250,7 @@ export class Pipeline {
       case 'filled':
         return this.filled(message);
       case 'ran':
-        return this.ran(message);
+        return this.ran(message, jobIds);
       case 'split':
         return this.metrics.microBatchSplit(message.code);
       case 'rerun':
@@ -282,9 +283,9 @@ export class Pipeline {
     this.pooled(poolTokens);
   }
 
-  private ran(run: Extract<FromExecutor, { kind: 'ran' }>): void {
+  private ran(run: Extract<FromExecutor, { kind: 'ran' }>, jobIds: ReadonlySet<string> | undefined): void {
     const { rows, width, tokens, runMs, poolTokens } = run;
-    this.metrics.microBatchRan(run);
+    this.metrics.microBatchRan({ ...run, jobIds });
     this.room.ran(tokens, this.parts.clock.nowMs());
     this.pooled(poolTokens);
     this.parts.log.debug({ rows, width, tokens, runMs }, 'micro-batch ran');

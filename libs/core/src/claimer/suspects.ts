@@ -51,6 +51,11 @@ export class Suspects {
     this.runs.set(run, new Set(jobIds));
   }
 
+  /** Jobs whose rows are in a run that began and has not ended. */
+  jobsOf(run: number): ReadonlySet<string> | undefined {
+    return this.runs.get(run);
+  }
+
   ended(run: number): void {
     this.runs.delete(run);
   }

@@ -46,6 +46,8 @@ export interface Metrics {
       readonly runMs: number;
       readonly duplicates: number;
       readonly poolAgeMs: number;
+      /** Of whose jobs its rows are. */
+      readonly jobIds?: ReadonlySet<string> | undefined;
     },
   ): void;
   microBatchSplit(code: ErrorCode): void;
@@ -59,7 +61,8 @@ export interface Metrics {
     readonly source: MemoryReading['source'];
   }): void;
   similarityTold(facts: SimilarityFacts): void;
-  executorRecycled(): void;
+  /** `reason`: for a person. */
+  executorRecycled(reason?: string): void;
   leaseLost(): void;
   /** Claiming is held back because the queue server has no room for results, or goes on. */
   claimingBraked(reason: 'memory' | 'unread' | undefined): void;
@@ -70,7 +73,7 @@ export interface Metrics {
   /** The janitor of this worker has swept its queue. */
   janitorSwept(findings: SweepFindings): void;
   executorReady(pid: number): void;
-  executorLost(): void;
+  executorLost(reason?: string): void;
 }
 
 export const noMetrics: Metrics = {

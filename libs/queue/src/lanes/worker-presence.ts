@@ -4,11 +4,12 @@
 
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
-import type { Logger, WorkerFacts } from '@shoal/core';
+import type { HistoryStep, Logger, WorkerFacts } from '@shoal/core';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
 import { within } from '../redis/within.ts';
 import { LIST_WORKERS, SHOW_WORKER } from './lua/scripts.generated.ts';
+import { appendStep } from './worker-history.ts';
 
 export interface PresenceOptions {
   readonly redisUrl: string;
@@ -18,6 +19,8 @@ export interface PresenceOptions {
   readonly lanes?: readonly string[] | undefined;
   readonly workerId?: string | undefined;
   readonly facts?: (() => WorkerFacts) | undefined;
+  /** What the worker did since it was asked last; kept for whoever looks at the fleet. Needs `facts`. */
+  readonly history?: (() => HistoryStep) | undefined;
   readonly log: Logger;
 }
 
@@ -26,6 +29,8 @@ export const ALL_WORKERS = '*';
 
 const LIFE_MS = 6_000;
 const RENEWAL_MS = 2_000;
+/** A step of history. */
+const STEP_EVERY_MS = 10_000;
 /**
  * How long a drained worker that is not seen stays drained: an outage ends no drain, and names that never come back do
  * not pile up.
@@ -42,6 +47,7 @@ export class WorkerPresence {
   private readonly end = new AbortController();
   private timer: NodeJS.Timeout | undefined;
   private showing: Promise<void> | undefined;
+  private nextStepMs = performance.now() + STEP_EVERY_MS;
   private stopping: Promise<void> | undefined;
 
   private constructor(connection: Redis, options: PresenceOptions) {
@@ -85,12 +91,26 @@ export class WorkerPresence {
       this.lanes.map((lane) => this.callFor(lane)),
       { signal: this.end.signal },
     )
-      .then(
-        () => undefined,
-        (error: unknown) => this.reportFault(error),
-      )
+      .then(() => this.tellHistory())
+      .catch((error: unknown) => this.reportFault(error))
       .finally(() => (this.showing = undefined));
     return this.showing;
+  }
+
+  private async tellHistory(): Promise<void> {
+    if (this.stopping !== undefined || performance.now() < this.nextStepMs) return;
+    this.nextStepMs = performance.now() + STEP_EVERY_MS;
+    await this.tellStep(false);
+  }
+
+  private async tellStep(isLast: boolean): Promise<void> {
+    const { history, facts, prefix, queue, log } = this.options;
+    if (history === undefined || facts === undefined) return;
+    const { device, host } = facts();
+    const place = { prefix, workerId: this.workerId };
+    await appendStep(this.connection, place, { queue, device, host }, history(), isLast).catch((error: unknown) =>
+      log.debug({ err: error }, 'what this worker did lately could not be told'),
+    );
   }
 
   private callFor(lane: string): (string | number)[] {
@@ -119,6 +139,7 @@ export class WorkerPresence {
           this.connection.hdel(keys.facts(lane), this.workerId),
         ]),
         this.connection.srem(keys.drained(this.options.queue), this.workerId),
+        ...(this.timer === undefined ? [] : [this.tellStep(true)]),
       ]),
     );
     await closeConnection(this.connection);

@@ -4,6 +4,7 @@
 
 import { randomUUID } from 'node:crypto';
 import {
+  HistoryMeter,
   LoadMeter,
   Pipeline,
   noMetrics,
@@ -130,11 +131,14 @@ async function openAll(
   ]);
   const faults = faultPointsFrom(options.faultPoint, (signal) => process.kill(process.pid, signal));
   const meter = new LoadMeter();
+  const history = new HistoryMeter(() => performance.now());
   const ready = await early;
   if (kind.service !== undefined) await enterService(kind.service, server);
-  const lanes = await open.keep(openLanes(lanesOf(options, kind, { ready, meter, faults, recorder, serverNowMs })));
+  const lanes = await open.keep(
+    openLanes(lanesOf(options, kind, { ready, meter, history, faults, recorder, serverNowMs })),
+  );
   const source = await open.keep(lanes.source);
-  const metrics = meter.tap(noting(recorder, notes, log));
+  const metrics = history.tap(meter.tap(noting(recorder, notes, log)));
   const limits = kind.limits(ready);
   const parts = { source, announcer, executor, log, faults, serverNowMs, clock, limits, metrics };
   const pipeline = await open.keep(new Pipeline(readJob === undefined ? parts : { ...parts, readJob }));
@@ -152,6 +156,7 @@ async function openAll(
 interface LanesParts {
   readonly ready: Ready;
   readonly meter: LoadMeter;
+  readonly history: HistoryMeter;
   readonly faults: FaultPoints;
   readonly recorder: Metrics;
   readonly serverNowMs: ServerClock;
@@ -160,7 +165,7 @@ interface LanesParts {
 function lanesOf(
   { settings, log }: WorkerOptions,
   { queue, cpuQueue, workerName, jobVersion, besides }: WorkerKind,
-  { ready, meter, faults, recorder, serverNowMs }: LanesParts,
+  { ready, meter, history, faults, recorder, serverNowMs }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
   return {
@@ -181,6 +186,7 @@ function lanesOf(
     },
     settings,
     meter,
+    history,
     faults,
     log,
     cpuQueue,

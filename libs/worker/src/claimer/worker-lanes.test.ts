@@ -1,7 +1,7 @@
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cpuQueue, mainQueue } from '@shoal/contract';
-import { LoadMeter, noMetrics, type JobSource, type RawClaim } from '@shoal/core';
+import { HistoryMeter, LoadMeter, noMetrics, type JobSource, type RawClaim } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Fleet, closeConnection, openConnection, type Redis } from '@shoal/queue';
@@ -59,6 +59,7 @@ async function open(
     jobVersion: 2,
     settings: { hybrid: 'auto', hybridAgeMs: 60_000 },
     meter,
+    history: new HistoryMeter(() => performance.now()),
     metrics: noMetrics,
     faults: noFaults,
     log,

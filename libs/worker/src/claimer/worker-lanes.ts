@@ -7,6 +7,7 @@ import type { Lane } from '@shoal/contract';
 import {
   systemClock,
   type FromExecutor,
+  type HistoryMeter,
   type JobSource,
   type LoadMeter,
   type Logger,
@@ -44,6 +45,7 @@ export interface WorkerLanesOptions {
   readonly besides?: (() => Partial<WorkerFacts>) | undefined;
   readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
   readonly meter: LoadMeter;
+  readonly history: HistoryMeter;
   readonly metrics: Pick<Metrics, 'handedOverWaiting' | 'laneChosen'>;
   readonly faults: FaultPoints;
   readonly log: Logger;
@@ -77,6 +79,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       log,
       lanes: lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
       facts: () => factsOf(options, lanes, drain, gate),
+      history: () => options.history.take(),
     });
     const watch = new FleetWatch({
       read: () => fleet.look(),
