@@ -9,7 +9,7 @@ import { setTimeout as after } from 'node:timers/promises';
 import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
-import type { RerankResult } from '@shoal/client';
+import type { ComparisonOptions, RerankResult } from '@shoal/client';
 import type { Logger } from '@shoal/core';
 import { callerOf, mayUse, setCaller } from './access/caller.ts';
 import type { Doorman } from './access/doorman.ts';
@@ -19,7 +19,7 @@ import { Catalogue, type Served } from './catalogue.ts';
 import { addCors } from './cors.ts';
 import { parseEmbeddingsRequest } from './embeddings-request.ts';
 import { toResponse } from './embeddings-response.ts';
-import { Gate } from './gate.ts';
+import { Gate, type Answering } from './gate.ts';
 import type { JsonList } from './json-stream.ts';
 import {
   COSINE_SCHEMA,
@@ -57,6 +57,7 @@ import { addCollections, refuseOthers } from './routes/collections.ts';
 import { addTei } from './routes/tei.ts';
 import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
 import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
+import { requestId } from './trace-of.ts';
 
 /** How long the headers of a request may take to arrive; read-body.ts has the limits of what follows. */
 const HEADERS_MS = 15_000;
@@ -183,12 +184,6 @@ function missingScope(scope: string, scopes: ReadonlySet<string>): Problem {
   );
 }
 
-/** What a caller called its request, or a name for it. */
-function requestId({ headers }: IncomingMessage): string {
-  const given = headers['x-request-id'];
-  return typeof given === 'string' && /^[\w.:@/+=-]{1,128}$/.test(given) ? given : randomUUID();
-}
-
 // ---- routes -------------------------------------------------------------------------------------------------------
 
 function addEmbeddings(app: FastifyInstance, around: Around): void {
@@ -246,13 +241,13 @@ function addSimilarity(app: FastifyInstance, around: Around): void {
     request: FastifyRequest,
     reply: FastifyReply,
     { bytes, rows, collection }: Size & { readonly collection?: string | undefined },
-    call: (terms: { readonly signal: AbortSignal; readonly tenant: string }) => Promise<JsonList>,
+    call: (terms: Pick<Answering, 'tenant'> & Pick<ComparisonOptions, 'signal' | 'trace'>) => Promise<JsonList>,
   ): Promise<object> => {
     if (collection !== undefined) await refuseOthers(callerOf(request), collection, around);
     await allowances.take(request, reply, rows);
-    return gate.inTurn(request, reply, bytes, async ({ gone, leftMs, tenant }) => {
+    return gate.inTurn(request, reply, bytes, async ({ gone, leftMs, tenant, trace }) => {
       const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, (signal) =>
-        call({ signal, tenant }),
+        call({ signal, tenant, ...(trace !== undefined && { trace }) }),
       );
       await tellTrial(reply, { service });
       return gate.send(reply, list);

@@ -47,7 +47,7 @@ export class Embedder {
   /** Vectors, the number of real tokens, and how many inputs were cut. Throws Problem and ShoalError. */
   async embed(
     { input, dimensions, truncate, prompt, normalize }: EmbeddingsRequest,
-    { gone, leftMs, tenant }: Answering,
+    { gone, leftMs, tenant, trace }: Answering,
   ): Promise<Usage & { readonly result: EmbedResult }> {
     return withPatience({ ...this.parts, timeoutMs: leftMs(), what: 'no vectors' }, gone, async (signal) => {
       const { texts, cut } = textsOf(input, this.parts.tokenizer, truncate);
@@ -59,6 +59,7 @@ export class Embedder {
           tenant,
           truncate,
           signal,
+          ...(trace !== undefined && { trace }),
           ...(prompt === undefined ? {} : { prompt }),
           output: { ...(dimensions !== undefined && { dimensions }), ...(normalize && { normalize }) },
         })

@@ -4,6 +4,7 @@
 import type { IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { Trace } from '@shoal/contract';
 import { processClock, loopTurn } from '@shoal/core/base';
 import type { Clock, Logger } from '@shoal/core';
 import { hostGuard, type MetricRegistry, type PRODUCER_METRICS } from '@shoal/ops';
@@ -16,6 +17,7 @@ import { JsonList, jsonPieces } from './json-stream.ts';
 import { Problem, invalid, overloaded } from './problem.ts';
 import { ARRIVAL, readBody, type ArrivalLimits } from './read-body.ts';
 import { RequestLine } from './request-line.ts';
+import { traceOf } from './trace-of.ts';
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -49,6 +51,8 @@ export interface Answering {
   readonly leftMs: () => number;
   /** Whose jobs these are. */
   readonly tenant: string;
+  /** The request that these are for: its id, and the trace context that its caller sent. */
+  readonly trace?: Trace | undefined;
 }
 
 /** Answered whatever the others do. */
@@ -135,7 +139,8 @@ export class Gate {
     const turn = { bytes, hold: this.holdOf(request), gone, tenant, waitMs: requestTimeoutMs };
     const leave = await this.line.enter(turn);
     whenOver(request, reply, leave);
-    return answer({ gone, tenant, leftMs: () => Math.max(1, Math.ceil(deadlineMs - this.clock.nowMs())) });
+    const trace = traceOf(request);
+    return answer({ gone, tenant, trace, leftMs: () => Math.max(1, Math.ceil(deadlineMs - this.clock.nowMs())) });
   }
 
   /** Room for what is there already, such as results whose size nobody could know. */

@@ -87,7 +87,7 @@ export class Reranker {
   private async ask(
     { query, documents, topN, truncate }: RerankRequest,
     { name, revision }: ServedReranker,
-    { gone, leftMs, tenant }: Answering,
+    { gone, leftMs, tenant, trace }: Answering,
   ): Promise<RerankResult> {
     const { client, refusedWrites } = this.parts;
     const backlog = async (): Promise<string | undefined> =>
@@ -107,6 +107,7 @@ export class Reranker {
           class: 'interactive',
           tenant,
           signal,
+          ...(trace !== undefined && { trace }),
         })
         .catch((error: unknown) => Promise.reject(withPlace(error))),
     );

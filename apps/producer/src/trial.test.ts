@@ -134,6 +134,22 @@ test('a plain BullMQ job gets its own fields back, and its vectors in the return
   await Promise.all([queue.close(), events.close()]);
 });
 
+test('a request’s id and trace context are with its jobs, and in what the worker logs of one that fails', async () => {
+  const traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01';
+  const body = JSON.stringify({ model: MODEL, input: 'whose' });
+  const headers = { 'content-type': 'application/json', 'x-request-id': 'req-7', traceparent, tracestate: 'a=1' };
+  const answer = await fetch(`${producer.url}/v1/embeddings`, { method: 'POST', headers, body });
+  expect([answer.status, answer.headers.get('x-request-id')]).toEqual([200, 'req-7']);
+  const queue = new Queue(QUEUE, { prefix: PREFIX, connection: { url: server.url } });
+  const jobs = await queue.getJobs(['completed'], 0, 500);
+  expect(jobs.map(({ data }) => data.trace)).toContainEqual({ requestId: 'req-7', traceparent, tracestate: 'a=1' });
+  expect(jobs.filter(({ data }) => data.trace?.requestId !== undefined).length).toBeGreaterThan(1); // made where none came
+  const wrong = { v: 2, texts: ['one'], fingerprint: '0'.repeat(16), trace: { requestId: 'req-8' } };
+  await queue.add('embed', wrong);
+  await expect.poll(trial.log).toMatch(/"requestId":"req-8".*"code":"FINGERPRINT_MISMATCH"/);
+  await queue.close();
+});
+
 async function answered(path: string): Promise<unknown> {
   return (await fetch(producer.url + path)).json();
 }

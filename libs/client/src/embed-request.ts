@@ -127,7 +127,7 @@ function finish(
   const output = Object.keys(asked).length === 0 ? undefined : asked;
   const fingerprint = fingerprintOf({ model, prompt, truncate, output: outputOf(output) }, input);
   const common: CommonData = {
-    v: version,
+    v: terms.trace === undefined ? version : 2,
     fingerprint,
     ...termFieldsOf(terms),
     ...(prompt === undefined ? {} : { prompt }),

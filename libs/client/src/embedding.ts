@@ -1,6 +1,6 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
-import type { Meta, OutputDtype, ShoalError } from '@shoal/contract';
+import type { Meta, OutputDtype, ShoalError, Trace } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
 import type { FaultPoints } from '@shoal/core/base';
 import type { AdmissionLimits, CancelResult, GivenConnection, Waiting } from '@shoal/queue';
@@ -97,6 +97,11 @@ interface CallOptions {
    * or listen to it. Needs workers later than 0.1.0.
    */
   readonly meta?: Meta;
+  /**
+   * The request that the call is a part of: its id, which workers name where they log what became of its jobs, and W3C's
+   * trace context. Left out of jobs for workers of 0.1.0, and where none is alive.
+   */
+  readonly trace?: Trace;
 }
 
 interface RequestOptions<Dtype extends OutputDtype> extends CallOptions {

@@ -1,4 +1,4 @@
-export { ShoalError, isShoalError, type ErrorCode, type Meta, type OutputDtype } from '@shoal/contract';
+export { ShoalError, isShoalError, type ErrorCode, type Meta, type OutputDtype, type Trace } from '@shoal/contract';
 export type { CancelResult, Waiting, WaitingReason } from '@shoal/queue';
 export { ShoalClient } from './shoal-client.ts';
 export type { Searched } from './searched.ts';

@@ -1,6 +1,6 @@
 // What is asked of a client's open jobs, and what comes back. Nothing here does anything but make errors.
 
-import { ShoalError, type Meta, type ResultHeader } from '@shoal/contract';
+import { ShoalError, type Meta, type ResultHeader, type Trace } from '@shoal/contract';
 import type { NewJob } from '@shoal/queue';
 
 /** One job to be put on the queue, whatever it asks for. */
@@ -34,13 +34,14 @@ export interface CallTerms {
   readonly deadline?: number | undefined;
   readonly resultTtlMs?: number | undefined;
   readonly meta?: Meta | undefined;
+  readonly trace?: Trace | undefined;
 }
 
 /** Texts up to this many bytes travel inside the job; finished jobs are kept for a while, inputs are not. */
 export const MAX_INLINE_TEXT_BYTES = 4_096;
 
 /** The terms as fields of `data`; what has its default is left out. */
-export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, resultTtlMs, meta }: CallTerms) {
+export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, resultTtlMs, meta, trace }: CallTerms) {
   return {
     tenant,
     reply,
@@ -49,6 +50,7 @@ export function termFieldsOf({ tenant, reply, truncate, class: kind, deadline, r
     ...(resultTtlMs !== undefined && { resultTtlMs }),
     ...(truncate === 'error' && { truncate }),
     ...(meta !== undefined && { meta }),
+    ...(trace !== undefined && { trace }),
   };
 }
 

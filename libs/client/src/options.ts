@@ -2,7 +2,7 @@
 // wrong shape is a mistake of the program and throws a TypeError; a value out of its range is CONFIG_INVALID.
 
 import { inspect } from 'node:util';
-import { MAX_ROWS_PER_JOB, ShoalError } from '@shoal/contract';
+import { MAX_ROWS_PER_JOB, ShoalError, traceField } from '@shoal/contract';
 import type {
   ClientModel,
   ClientOptions,
@@ -46,6 +46,7 @@ const TERMS = {
   tenant: true,
   resultTtlMs: true,
   meta: true,
+  trace: true,
 } as const;
 const REQUEST = { ...TERMS, prompt: true, output: true } as const;
 const EMBED: Names<EmbedOptions> = { ...REQUEST, jobId: true };
@@ -60,6 +61,8 @@ const CALL = {
   resultTtlMs: true,
   jobId: true,
   class: true,
+  meta: true,
+  trace: true,
 } as const;
 const RANKING: Names<RankingOptions> = { ...CALL, k: true, metric: true, names: true };
 const SEARCH: Names<SearchOptions> = RANKING;
@@ -150,13 +153,14 @@ function refuseHubRevision(where: string, name: string): void {
 /** The options of one call. */
 export function checkCallOptions(call: keyof typeof CALLS, options: object): void {
   refuseUnknown(call, options, CALLS[call]);
-  const { timeoutMs, deadline, tenant, meta }: Record<string, unknown> = { ...options };
+  const { timeoutMs, deadline, tenant, meta, trace }: Record<string, unknown> = { ...options };
   if (timeoutMs !== undefined && !(typeof timeoutMs === 'number' && timeoutMs > 0))
     throw new TypeError(`${call}: timeoutMs is ${shown(timeoutMs)}; it is a number of milliseconds above 0`);
   if (deadline !== undefined && !Number.isFinite(Number(deadline)))
     throw new TypeError(`${call}: deadline is ${shown(deadline)}; it is a Date, or epoch milliseconds`);
   if (tenant !== undefined) refuseTenant(tenant);
   if (meta !== undefined) checkMeta(call, meta);
+  if (trace !== undefined) checkTrace(call, trace);
 }
 
 /** JSON would drop what it cannot say, or say something else. */
@@ -169,6 +173,16 @@ function checkMeta(call: string, meta: unknown): void {
     throw new TypeError(
       `${call}: ${found.path} is ${shown(found.value)}, which JSON cannot say; leave it out or make it a text`,
     );
+}
+
+function checkTrace(call: string, trace: unknown): void {
+  const [problem] = traceField.safeParse(trace).error?.issues ?? [];
+  if (problem === undefined) return;
+  const at = problem.path.length === 0 ? '' : `.${problem.path.join('.')}`;
+  const wrong = problem.path.length === 0 ? trace : Reflect.get(Object(trace), problem.path[0]!);
+  throw new TypeError(
+    `${call}: trace${at} is ${shown(wrong)}; ${problem.message} (trace has requestId, traceparent and tracestate)`,
+  );
 }
 
 function isCyclic(value: unknown, outer: readonly unknown[] = []): boolean {

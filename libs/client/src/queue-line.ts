@@ -2,7 +2,7 @@
 // who takes jobs back, which is opened when the first one is.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX } from '@shoal/contract';
+import { DEFAULT_PREFIX, type Trace } from '@shoal/contract';
 import { noLog, systemClock } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import {
@@ -19,7 +19,11 @@ import { OpenJobs } from './open-jobs.ts';
 import { Replies } from './replies.ts';
 import { recordedIds } from './request-record.ts';
 import { serverOf } from './server-of.ts';
+import { allReadSecond } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
+
+/** So long it is taken as known whether all workers read jobs of version 2. */
+const KNOWN_MS = 5_000;
 
 interface LineTerms {
   readonly queue: string;
@@ -44,6 +48,7 @@ export class QueueLine {
   readonly reader: ResultReader;
   private readonly watch: WaitingWatch;
   private canceller: Promise<Canceller> | undefined;
+  private second: { readonly sinceMs: number; readonly isRead: Promise<boolean> } | undefined;
   /** Or closing: nothing is asked over it any more. */
   isClosed = false;
 
@@ -137,6 +142,20 @@ export class QueueLine {
   /** Who serves the queue; undefined while the server does not tell. */
   workers(): Promise<readonly ServingWorker[] | undefined> {
     return this.producer.workers();
+  }
+
+  /**
+   * `trace` where all workers that claim read it, as of five seconds ago at most; else nothing, so that nobody's job waits
+   * for the sake of its logs.
+   */
+  async readable(trace: Trace | undefined): Promise<Trace | undefined> {
+    if (trace === undefined) return undefined;
+    const nowMs = performance.now();
+    if (this.second === undefined || nowMs - this.second.sinceMs > KNOWN_MS) {
+      const isRead = this.workers().then(allReadSecond, () => false);
+      this.second = { sinceMs: nowMs, isRead };
+    }
+    return (await this.second.isRead) ? trace : undefined;
   }
 
   /** Why nothing has come yet. Throws QUEUE_UNREACHABLE. */

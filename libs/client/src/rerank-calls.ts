@@ -105,6 +105,7 @@ export class RerankCalls {
       deadline: given.deadline === undefined ? undefined : Math.trunc(Number(given.deadline)),
       resultTtlMs: given.resultTtlMs,
       meta: given.meta,
+      trace: given.trace,
     } as const;
     const terms: StreamTerms = {
       requestOf: async (id, texts) => rerankRequest(id, query, texts, call),

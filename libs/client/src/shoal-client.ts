@@ -424,7 +424,7 @@ export class ShoalClient {
     }
   }
 
-  private async vectorsOf(queries: Queries, { signal, tenant }: ComparisonOptions): Promise<Matrix> {
+  private async vectorsOf(queries: Queries, { signal, tenant, meta, trace }: ComparisonOptions): Promise<Matrix> {
     if ('dims' in queries) return matrixOf(queries);
     const {
       vectors: values,
@@ -434,6 +434,8 @@ export class ShoalClient {
       ...(await this.queryPrompt()),
       ...(signal === undefined ? {} : { signal }),
       ...(tenant === undefined ? {} : { tenant }),
+      ...(meta === undefined ? {} : { meta }),
+      ...(trace === undefined ? {} : { trace }),
     });
     return { values, rows, dims };
   }
@@ -464,7 +466,7 @@ export class ShoalClient {
 
   private terms(
     id: string,
-    { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, meta, ...given }: EmbedOptions,
+    { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, meta, trace, ...given }: EmbedOptions,
     idOf: (first: number) => string,
     hasOwnId: boolean,
   ): EmbedTerms {
@@ -493,9 +495,13 @@ export class ShoalClient {
       resultTtlMs,
       meta,
     };
+    const asked = askedOfWorkers(call);
     return {
-      asked: askedOfWorkers(call),
-      requestOf: (jobId, texts) => makeRequest(jobId, texts, call),
+      asked,
+      requestOf: async (jobId, texts) => {
+        const known = asked.version === 2 ? trace : await this.line.readable(trace);
+        return makeRequest(jobId, texts, { ...call, trace: known });
+      },
       what: 'vectors',
       truncate,
       tokenizer,

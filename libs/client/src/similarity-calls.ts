@@ -7,9 +7,11 @@ import {
   decodeRankings,
   searchedIn,
   type Matrix,
+  type Meta,
   type Ranking,
   type SeedSet,
   type SimilarityMetric,
+  type Trace,
 } from '@shoal/contract';
 import type { Waiting } from '@shoal/queue';
 import type { ClientOptions } from './embedding.ts';
@@ -24,6 +26,7 @@ import {
   type SimilarityTerms,
   type SpreadQuestion,
 } from './similarity-request.ts';
+import { refuseOlder } from './unserved.ts';
 import { unlessAborted } from './unless-aborted.ts';
 import { widen } from './stored-rows.ts';
 
@@ -50,6 +53,10 @@ export interface ComparisonOptions {
    */
   readonly jobId?: string;
   readonly class?: 'interactive' | 'bulk';
+  /** Fields of your own in every job of the call, as of `embed`. */
+  readonly meta?: Meta;
+  /** The request that the call is a part of, as of `embed`. */
+  readonly trace?: Trace;
 }
 
 export interface RankingOptions extends ComparisonOptions {
@@ -178,11 +185,13 @@ export class SimilarityCalls {
 
   /** What `read` makes of each answer, in order, keeping nothing of it: its memory is used again. */
   private async ask<Answer>(
-    { jobId = randomUUID(), signal, class: kind, deadline, resultTtlMs, ...given }: ComparisonOptions,
+    { jobId = randomUUID(), signal, class: kind, deadline, resultTtlMs, meta, ...given }: ComparisonOptions,
     toRequests: (terms: SimilarityTerms) => readonly JobRequest[],
     read: (delivery: Delivery) => Answer,
   ): Promise<{ readonly answers: readonly Answer[]; readonly returned: readonly (string | undefined)[] }> {
     const line = await unlessAborted(signal, () => this.opened());
+    if (meta !== undefined) refuseOlder(await line.workers(), { what: 'meta', queue: SIMILARITY_QUEUE });
+    const trace = meta === undefined ? await line.readable(given.trace) : given.trace;
     const { jobs, replyChannel } = line;
     const tenant = given.tenant ?? this.options.tenant ?? 'default';
     const jobIdOf = (first: number): string => (first === 0 ? `${tenant}~${jobId}` : `${tenant}~${jobId}-${first}`);
@@ -192,6 +201,8 @@ export class SimilarityCalls {
       class: kind,
       deadline: deadline === undefined ? undefined : Math.trunc(Number(deadline)),
       resultTtlMs,
+      meta,
+      trace,
       jobIdOf,
     });
     const asked = requests.map((request) => jobs.ask(request));

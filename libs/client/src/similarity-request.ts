@@ -8,11 +8,13 @@ import {
   similarityFingerprint,
   type Comparands,
   type Matrix,
+  type Meta,
   type SeedSet,
   type SimilarityJobData,
   type SimilarityKind,
   type SimilarityMetric,
   type SimilarityRequest,
+  type Trace,
 } from '@shoal/contract';
 import type { JobRequest } from './job-request.ts';
 
@@ -23,6 +25,8 @@ export interface SimilarityTerms {
   readonly class: 'interactive' | 'bulk' | undefined;
   readonly deadline?: number | undefined;
   readonly resultTtlMs?: number | undefined;
+  readonly meta?: Meta | undefined;
+  readonly trace?: Trace | undefined;
   /** Id of the job whose first query is number `first`. */
   readonly jobIdOf: (first: number) => string;
 }
@@ -153,14 +157,15 @@ function finished(
   };
 }
 
-function common({ tenant, reply, class: kind, deadline, resultTtlMs }: SimilarityTerms, rows: number) {
+function common({ tenant, reply, class: kind, deadline, resultTtlMs, meta, trace }: SimilarityTerms, rows: number) {
   return {
-    v: 1 as const,
+    v: meta === undefined && trace === undefined ? (1 as const) : (2 as const),
     tenant,
     reply,
     class: kind ?? (rows <= INTERACTIVE_ROWS ? ('interactive' as const) : ('bulk' as const)),
     ...(deadline !== undefined && { deadline }),
     ...(resultTtlMs !== undefined && { resultTtlMs }),
+    ...given({ meta, trace }),
   };
 }
 

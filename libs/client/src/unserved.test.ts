@@ -169,6 +169,54 @@ describe('what the model does not offer', () => {
   });
 });
 
+describe('the request that a call is a part of', () => {
+  const trace = { requestId: 'req-7', traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' };
+  const vectors = { values: [1, 0], dims: 2 };
+
+  test('travels where all workers that claim read it, and an old one makes no difference to the call', async () => {
+    await show('gpu-new', NEW);
+    expect(await dataOf({ trace })).toMatchObject({ v: 2, trace });
+    await show('gpu-old', OLD);
+    vi.spyOn(performance, 'now').mockReturnValue(performance.now() + 6_000);
+    expect(await dataOf({ trace })).toEqual(expect.not.objectContaining({ trace: expect.anything() as unknown }));
+    vi.restoreAllMocks();
+  });
+
+  test('is left out where nobody is alive to read it', async () => {
+    expect(await dataOf({ trace })).toMatchObject({ v: 1 });
+    const found = new Queue('similarity', { prefix, connection: { url: server.url } });
+    const stop = new AbortController();
+    const asked = client.topK('docs', vectors, { k: 1, trace, signal: stop.signal }).catch((error: unknown) => error);
+    const [job] = await vi.waitFor(async () => {
+      const jobs = await found.getJobs(['prioritized', 'waiting']);
+      return jobs.length > 0 ? jobs : Promise.reject(new Error('not yet'));
+    });
+    expect(job?.data).toMatchObject({ v: 1 });
+    stop.abort();
+    await asked;
+    await found.close();
+  });
+
+  test('goes with fields of its own in questions about similarity, where these need workers that know them', async () => {
+    const say = { redisUrl: server.url, prefix, queue: 'similarity', lanes: ['similarity'], log: noLog };
+    const presence = await WorkerPresence.connect({ ...say, workerId: 'sim', facts: () => OLD });
+    present.push(presence);
+    await presence.start();
+    await expect(client.topK('docs', vectors, { k: 1, meta: { userId: 5 }, trace })).rejects.toMatchObject({
+      code: 'JOB_VERSION_UNKNOWN',
+      message: expect.stringMatching(/^meta needs workers .* and similarity is served by "sim"/) as unknown,
+    });
+  });
+
+  test.each([
+    ['r 7', /trace is 'r 7'; .*trace has requestId/],
+    [{ requestId: 'r 7' }, /trace\.requestId is 'r 7'; must be 1 to 128/],
+    [{ spanId: 'x' }, /trace is .*spanId/],
+  ])('is refused where it cannot be one: %j', async (wrong, words) => {
+    await expect(client.embed(['one'], { trace: wrong as never })).rejects.toThrow(words);
+  });
+});
+
 test('where no worker is alive, what is asked for waits for one', async () => {
   expect(await dataOf({ prompt: 'clustering', output: { normalize: false } })).toMatchObject({
     v: 2,

@@ -15,9 +15,8 @@ export function refuseUnserved(
   asked: AskedOfWorkers,
   model: string,
 ): void {
-  const claiming = (workers ?? []).filter(({ facts }) => facts?.isDrained !== true);
-  const older = claiming.filter(({ facts }) => (facts?.jobVersion ?? 1) < asked.version);
-  if (older.length > 0) throw tooOld(older, asked, model);
+  const claiming = claimingOf(workers);
+  if (asked.version === 2) refuseOlder(workers, { what: whatNeeds(asked), queue: mainQueue(model) });
   for (const { facts: { prompts, isNormalized } = {} } of claiming) {
     const { prompt, normalize } = asked;
     if (prompt !== undefined && prompts !== undefined && !prompts.includes(prompt))
@@ -28,6 +27,29 @@ export function refuseUnserved(
       );
     if (normalize === false && isNormalized === true) throw alwaysUnit(model);
   }
+}
+
+/** Throws JOB_VERSION_UNKNOWN where a worker that claims does not read jobs of version 2, which `what` needs. */
+export function refuseOlder(
+  workers: readonly ServingWorker[] | undefined,
+  { what, queue }: { readonly what: string; readonly queue: string },
+): void {
+  const older = claimingOf(workers).filter((worker) => !readsSecond(worker));
+  if (older.length > 0) throw tooOld(older, what, queue);
+}
+
+/** Whether somebody claims, and each of them reads jobs of version 2. */
+export function allReadSecond(workers: readonly ServingWorker[] | undefined): boolean {
+  const claiming = claimingOf(workers);
+  return claiming.length > 0 && claiming.every(readsSecond);
+}
+
+function claimingOf(workers: readonly ServingWorker[] | undefined): readonly ServingWorker[] {
+  return (workers ?? []).filter(({ facts }) => facts?.isDrained !== true);
+}
+
+function readsSecond({ facts }: ServingWorker): boolean {
+  return (facts?.jobVersion ?? 1) >= 2;
 }
 
 /** Prompts that jobs of every version may name. */
@@ -41,22 +63,21 @@ export function alwaysUnit(model: string): ShoalError<'JOB_INVALID'> {
   );
 }
 
-function tooOld(
-  workers: readonly ServingWorker[],
-  { version, prompt, normalize, hasMeta }: AskedOfWorkers,
-  model: string,
-): ShoalError<'JOB_VERSION_UNKNOWN'> {
-  const named = workers.map(({ workerId, facts }) => ({ workerId, version: facts?.version ?? '0.1.0 or older' }));
-  const what = [
+function whatNeeds({ prompt, normalize, hasMeta }: AskedOfWorkers): string {
+  return [
     ...(prompt === undefined || EVERY_VERSION.includes(prompt) ? [] : [`the prompt ${JSON.stringify(prompt)}`]),
     ...(normalize === undefined ? [] : [`normalize: ${normalize}`]),
     ...(hasMeta ? ['meta'] : []),
   ].join(' and ');
+}
+
+function tooOld(workers: readonly ServingWorker[], what: string, queue: string): ShoalError<'JOB_VERSION_UNKNOWN'> {
+  const named = workers.map(({ workerId, facts }) => ({ workerId, version: facts?.version ?? '0.1.0 or older' }));
   return new ShoalError(
     'JOB_VERSION_UNKNOWN',
-    `${what} needs workers that read jobs of version ${version}, and ${mainQueue(model)} is served by ` +
+    `${what} needs workers that read jobs of version 2, and ${queue} is served by ` +
       `${named.map((worker) => `"${worker.workerId}" of Shoal ${worker.version}`).join(', ')}, which ` +
       `${named.length === 1 ? 'does' : 'do'} not: update or drain ${named.length === 1 ? 'it' : 'them'}, or ask without`,
-    { model, version, workers: named },
+    { queue, version: 2, workers: named },
   );
 }

@@ -11,8 +11,8 @@ import {
   checkVersion,
   keyedInput,
   invalid,
-  metaField,
   problemsIn,
+  secondTerms,
   termFields,
   termsOf,
   type JobTerms,
@@ -39,13 +39,10 @@ const secondOutput = z.strictObject({
 
 const MAX_PROMPT_NAME = 128;
 
-const common = {
-  ...termFields,
-  truncate: z
-    .enum(['end', 'error'])
-    .optional()
-    .describe('What happens to a text with more tokens than the model takes. Default end.'),
-};
+const truncate = z
+  .enum(['end', 'error'])
+  .optional()
+  .describe('What happens to a text with more tokens than the model takes. Default end.');
 const inlineTexts = z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB);
 
 /** Of jobs that want their vectors in the return value: it is kept with thousands of jobs. */
@@ -61,7 +58,8 @@ const returnVectors = z
   );
 
 const first = {
-  ...common,
+  ...termFields,
+  truncate,
   prompt: z
     .enum(['query', 'passage'])
     .optional()
@@ -69,8 +67,8 @@ const first = {
   output: z.strictObject(outputFields).optional(),
 };
 const second = {
-  ...common,
-  v: z.literal(2),
+  ...secondTerms,
+  truncate,
   prompt: z
     .string()
     .min(1)
@@ -78,7 +76,6 @@ const second = {
     .optional()
     .describe('The same by any name that the model has, or "none" for no prompt at all.'),
   output: secondOutput.optional(),
-  meta: metaField,
 };
 
 /** Versions of `data` that are read here. Fields that came after 0.1.0 need version 2. */

@@ -49,6 +49,8 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   ttl: 'the field is called "resultTtlMs"',
   user: 'the field is called "tenant"',
   metadata: 'the field is called "meta"',
+  requestId: 'it belongs into "trace": { "requestId": … }',
+  traceparent: 'it belongs into "trace": { "traceparent": … }',
   returnVectors: 'it goes with "texts" in the job, not with an input key',
 };
 
@@ -67,7 +69,7 @@ function unknownFields(names: readonly string[], path: string, version: unknown)
 }
 
 /** Fields that jobs of version 1 do not have. */
-const SECOND_VERSION: ReadonlySet<string> = new Set(['meta', 'returnVectors']);
+const SECOND_VERSION: ReadonlySet<string> = new Set(['meta', 'returnVectors', 'trace']);
 
 function cureOf(name: string, version: unknown): string | undefined {
   if (SECOND_VERSION.has(name) && version === 1) return 'it needs "v": 2';

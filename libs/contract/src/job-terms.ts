@@ -6,6 +6,7 @@ import { z } from 'zod';
 import { ShoalError } from './errors.ts';
 import { describeIssue, kindOf } from './job-problems.ts';
 import { REPLY_CHANNEL, checkQueuedJobId, isGeneratedJobId } from './keys.ts';
+import { traceField, type Trace } from './trace.ts';
 
 export const MAX_ROWS_PER_JOB = 256;
 /** A job of so few rows that does not name its class is interactive: somebody waits for it. */
@@ -52,13 +53,16 @@ export const termFields = {
 
 /** Fields of the producer's own, which come back with the result. Version 2. */
 export type Meta = Readonly<Record<string, unknown>>;
-export const metaField = z
+const metaField = z
   .record(z.string(), z.unknown())
   .refine((meta) => metaBytes(meta) <= MAX_META_BYTES, {
     error: ({ input }) => `must have at most ${MAX_META_BYTES} bytes as JSON, found ${metaBytes(input)}`,
   })
   .optional()
   .describe(`Fields of your own: at most ${MAX_META_BYTES} bytes as JSON. Returned with the result.`);
+
+/** What jobs of every kind may have with version 2. */
+export const secondTerms = { ...termFields, v: z.literal(2), meta: metaField, trace: traceField };
 
 /** As it travels. */
 function metaBytes(meta: unknown): number {
@@ -81,9 +85,10 @@ export interface JobTerms {
   readonly reply: string | undefined;
   readonly resultTtlMs: number;
   readonly meta?: Meta | undefined;
+  readonly trace?: Trace | undefined;
 }
 
-type TermFields = Omit<z.infer<z.ZodObject<typeof termFields>>, 'v'> & { readonly meta?: Meta | undefined };
+type TermFields = Omit<z.infer<z.ZodObject<typeof secondTerms>>, 'v'>;
 
 export function termsOf(data: TermFields, rows: number): JobTerms {
   return {
@@ -94,6 +99,7 @@ export function termsOf(data: TermFields, rows: number): JobTerms {
     reply: data.reply,
     resultTtlMs: data.resultTtlMs ?? (data.reply === undefined ? SUBMITTED_RESULT_TTL_MS : LIVE_RESULT_TTL_MS),
     ...(data.meta !== undefined && { meta: data.meta }),
+    ...(data.trace !== undefined && { trace: data.trace }),
   };
 }
 

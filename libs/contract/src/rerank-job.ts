@@ -11,9 +11,8 @@ import {
   checkVersion,
   keyedInput,
   invalid,
-  metaField,
   problemsIn,
-  termFields,
+  secondTerms,
   termsOf,
   type JobTerms,
 } from './job-terms.ts';
@@ -22,13 +21,11 @@ const VERSION = 2;
 const EXAMPLE = '{ "v": 2, "query": "how do magnets work", "texts": ["iron atoms align"] }';
 
 const options = {
-  ...termFields,
-  v: z.literal(VERSION),
+  ...secondTerms,
   truncate: z
     .enum(['end', 'error'])
     .optional()
     .describe('What happens to a pair with more tokens than the model takes. Default end.'),
-  meta: metaField,
 };
 
 const inlineJob = z.strictObject({

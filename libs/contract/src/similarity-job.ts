@@ -11,8 +11,8 @@ import {
   checkInputKey,
   checkVersion,
   invalid,
-  metaField,
   rowCount,
+  secondTerms,
   termFields,
   termsOf,
   type JobTerms,
@@ -71,7 +71,6 @@ const fields = {
     threshold: z.number().min(0).optional(),
   },
 };
-const secondTerms = { ...termFields, v: z.literal(2), meta: metaField };
 const second = {
   cosine: z.strictObject({ ...secondTerms, ...fields.cosine }),
   topk: z.strictObject({ ...secondTerms, ...fields.topk }),
@@ -84,7 +83,7 @@ type Given<Kind extends SimilarityKind> = Kind extends SimilarityKind
 /** `data` of a job as a producer writes it. */
 export type SimilarityJobData = { [Kind in SimilarityKind]: Given<Kind> }[SimilarityKind];
 
-/** Versions of `data` that are read here; `meta` needs version 2. */
+/** Versions of `data` that are read here; `meta` and `trace` need version 2. */
 export const SIMILARITY_JOB_VERSIONS: readonly number[] = [1, 2];
 type Schemas = { readonly [Kind in SimilarityKind]: z.ZodType<Given<Kind>> };
 const SCHEMAS: Readonly<Record<1 | 2, Schemas>> = {

@@ -4,6 +4,7 @@ import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { callerOf } from '../access/caller.ts';
 import { checkedBody, missing, shown, wrongType } from '../body-fields.ts';
 import { invalid } from '../problem.ts';
+import { traceOf } from '../trace-of.ts';
 import type { BatchStore } from './batch-store.ts';
 import { MAX_PAGE, config, noSuch, parseEndpoint, parseExpiresAfter, parseListQuery, parseMetadata } from './fields.ts';
 import { listOf } from './file-routes.ts';
@@ -144,6 +145,7 @@ async function parseBatch(
     metadata,
     ...(kept !== undefined && { output_expires_after: { anchor: 'created_at' as const, seconds: kept } }),
     progress: { shards: 0, line: 0, offset: 0 },
+    trace: traceOf(request),
     ...(webhook !== undefined && { webhook }),
   };
 }

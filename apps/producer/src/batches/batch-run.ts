@@ -245,11 +245,11 @@ export class BatchRun {
    */
   private async begin(group: Group, signal: AbortSignal): Promise<{ readonly answered: Promise<void> } | undefined> {
     const { calls, inFlight, log } = this.parts;
-    const { id, tenant } = this.held.record;
+    const { id, tenant, trace } = this.held.record;
     const leave = await inFlight.enter(group.rows, signal).catch(() => undefined);
     if (leave === undefined) return undefined;
     const [first] = group.entries;
-    const terms = { id: `${id}.${first!.line.number}.${group.rows}`, tenant, signal };
+    const terms = { id: `${id}.${first!.line.number}.${group.rows}`, tenant, trace, signal };
     const answered = answerPatiently(calls, group.calls, terms, log)
       .then((answers) => {
         for (const [at, entry] of group.entries.entries()) entry.answer = answers[at];

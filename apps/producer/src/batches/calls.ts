@@ -2,7 +2,7 @@
 // work of its tenant. Requests for vectors on equal terms go into one job; where that fails, each is asked alone, so
 // that an error is that of the request at fault. Knows no files and no leases.
 
-import { isShoalError, type ErrorCode } from '@shoal/contract';
+import { isShoalError, type ErrorCode, type Trace } from '@shoal/contract';
 import type { EmbedResult } from '@shoal/client';
 import type { Catalogue } from '../catalogue.ts';
 import { checkModel, parseEmbeddingsRequest, type EmbeddingsRequest, type ServedModel } from '../embeddings-request.ts';
@@ -38,6 +38,7 @@ export interface CallTerms {
   /** Of the jobs that this becomes; asked again with the same, results are found that are there already. */
   readonly id: string;
   readonly tenant: string;
+  readonly trace?: Trace | undefined;
   readonly signal: AbortSignal;
 }
 
@@ -145,7 +146,7 @@ export class Calls {
   private async embed(
     calls: readonly Embeddings[],
     { model, asked: { input, truncate, prompt, dimensions, normalize } }: Embeddings,
-    { id, tenant, signal }: CallTerms,
+    { id, tenant, trace, signal }: CallTerms,
   ): Promise<readonly CallAnswer[]> {
     const { bulk } = this.parts;
     const client = await bulk.clientOf(input.kind, model.name);
@@ -158,6 +159,7 @@ export class Calls {
         truncate,
         signal,
         resultTtlMs: RESULT_TTL_MS,
+        ...(trace !== undefined && { trace }),
         ...(prompt !== undefined && { prompt }),
         output: { ...(dimensions !== undefined && { dimensions }), ...(normalize && { normalize }) },
       })
@@ -175,7 +177,7 @@ export class Calls {
 
   private async rerank(
     { asked, model }: Extract<Call, { kind: 'rerank' }>,
-    { id, tenant, signal }: CallTerms,
+    { id, tenant, trace, signal }: CallTerms,
   ): Promise<CallAnswer> {
     const { query, documents, truncate, topN } = asked;
     const client = await this.parts.bulk.clientOf('texts');
@@ -191,6 +193,7 @@ export class Calls {
         tenant,
         signal,
         resultTtlMs: RESULT_TTL_MS,
+        ...(trace !== undefined && { trace }),
       })
       .catch((error: unknown) => Promise.reject(withPlace(error)));
     const list = toRerankResponse(result, asked, { id, model: model.name });

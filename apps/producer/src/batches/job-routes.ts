@@ -7,6 +7,7 @@ import { callerOf } from '../access/caller.ts';
 import { checkedBody, missing, wholeNumber } from '../body-fields.ts';
 import type { Gate } from '../gate.ts';
 import { Problem, invalid } from '../problem.ts';
+import { traceOf } from '../trace-of.ts';
 import type { BatchRoutesOptions } from './batch-routes.ts';
 import type { BatchStore } from './batch-store.ts';
 import { rowsOf, type Calls } from './calls.ts';
@@ -131,6 +132,7 @@ async function parseJob(
     created_at: created,
     expires_at: created + expires,
     metadata,
+    trace: traceOf(request),
     ...(webhook !== undefined && { webhook }),
     body: fields.body as object,
     rows: rowsOf(call),

@@ -41,7 +41,7 @@ export async function runJob(parts: JobRunParts, held: Held<'job'>, stop: AbortS
 
 async function answerOf(
   { store, calls, inFlight, log }: JobRunParts,
-  { tenant, id, endpoint }: JobRecord,
+  { tenant, id, endpoint, trace }: JobRecord,
   signal: AbortSignal,
 ): Promise<CallAnswer> {
   const asked = await store.storage.read(store.askedKey(tenant, id));
@@ -50,7 +50,7 @@ async function answerOf(
   try {
     const call = await checkPatiently(calls, endpoint, body, { signal, log });
     const leave = await inFlight.enter(rowsOf(call), signal);
-    const answers = await answerPatiently(calls, [call], { id, tenant, signal }, log).finally(leave);
+    const answers = await answerPatiently(calls, [call], { id, tenant, trace, signal }, log).finally(leave);
     return answers[0]!;
   } catch (error) {
     if (error instanceof Problem) return { problem: error };

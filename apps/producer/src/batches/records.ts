@@ -2,6 +2,7 @@
 // that callers see are seconds since 1970, as OpenAI's are; others are milliseconds.
 
 import { randomBytes } from 'node:crypto';
+import type { Trace } from '@shoal/contract';
 
 /** What may be asked for in a line of a batch and in a job. */
 export const ENDPOINTS = ['/v1/embeddings', '/v1/rerank'] as const;
@@ -98,6 +99,8 @@ export interface BatchRecord {
   readonly ending?: Ending | undefined;
   readonly lease?: Lease | undefined;
   readonly webhook?: WebhookState | undefined;
+  /** Of the request that made it, for its jobs of the queue. */
+  readonly trace?: Trace | undefined;
 }
 
 export type JobStatus = 'queued' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'expired';
@@ -123,6 +126,8 @@ export interface JobRecord {
   readonly metadata: Readonly<Record<string, string>> | null;
   readonly lease?: Lease | undefined;
   readonly webhook?: WebhookState | undefined;
+  /** Of the request that made it, for its jobs of the queue. */
+  readonly trace?: Trace | undefined;
 }
 
 export const nowSeconds = (): number => Math.floor(Date.now() / 1_000);
@@ -166,7 +171,8 @@ export function shownFile(record: FileRecord): object {
 }
 
 export function shownBatch(batch: BatchRecord): object {
-  const { tenant: _, progress: __, ending: ___, lease: ____, tokens, webhook, errors, ...shown } = batch;
+  const { tenant: _, progress: __, ending: ___, lease: ____, trace: _____, ...known } = batch;
+  const { tokens, webhook, errors, ...shown } = known;
   const usage = {
     input_tokens: tokens,
     input_tokens_details: { cached_tokens: 0 },
@@ -200,7 +206,7 @@ const TIMES = {
 
 /** Without its result, which is stored as it is to be answered. */
 export function shownJob(record: JobRecord): object {
-  const { tenant: _, lease: __, webhook, error, ...job } = record;
+  const { tenant: _, lease: __, trace: ___, webhook, error, ...job } = record;
   return {
     object: 'job',
     started_at: null,

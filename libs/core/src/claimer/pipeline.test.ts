@@ -995,14 +995,20 @@ describe('an executor that dies', () => {
 
   test('suspects are halved until the culprit is alone; it is quarantined and told; no other is charged', async () => {
     const bench = setup();
-    bench.addJobs(8, bulk(1, { reply: '{shoal}:reply:me' }));
+    const data = bulk(1, { v: 2, reply: '{shoal}:reply:me', trace: { requestId: 'req-7' } });
+    bench.addJobs(8, data);
     await bench.started();
     const deaths = await bench.runDeadly(new Set(['job-5']));
     expect(bench.queue.inspect('job-5')).toMatchObject({
       state: 'failed',
       failedReason: expect.stringMatching(/^QUARANTINED: /),
     });
-    expect(bench.queue.quarantined.get('job-5')).toEqual(bulk(1, { reply: '{shoal}:reply:me' }));
+    expect(bench.queue.quarantined.get('job-5')).toEqual(data);
+    expect(bench.log.lines.find(({ message }) => message === 'job quarantined')?.fields).toMatchObject({
+      jobId: 'job-5',
+      requestId: 'req-7',
+      code: 'QUARANTINED',
+    });
     expect(bench.announcer.announced.find(({ jobId }) => jobId === 'job-5')).toMatchObject({
       outcome: 'failed',
       reply: '{shoal}:reply:me',

@@ -14,7 +14,7 @@ import type { ClaimedJob } from './claimed-job.ts';
 import { ABANDONED, endingOf, failed, judge, returned, type Ending } from './endings.ts';
 import { ExecutorKeeper } from './executor-keeper.ts';
 import { isUrgent, readEmbedJob, type QueuedJob, type ReadJob } from './queued-job.ts';
-import { Settler } from './settler.ts';
+import { Settler, namesOf } from './settler.ts';
 import { Sleeps } from './sleeps.ts';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';
 import { noMetrics, type Metrics } from '../ports/metrics.ts';
@@ -324,7 +324,7 @@ export class Pipeline {
   private loseLease(jobId: string): void {
     const open = this.claimed.get(jobId);
     if (open === undefined) return;
-    this.parts.log.warn({ jobId, code: 'LEASE_LOST' }, 'lease lost, dropping the job');
+    this.parts.log.warn({ ...namesOf(open.claim), code: 'LEASE_LOST' }, 'lease lost, dropping the job');
     this.metrics.leaseLost();
     this.forget(open);
     this.keeper.drop(jobId);

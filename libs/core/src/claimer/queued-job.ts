@@ -14,7 +14,7 @@ import {
 import type { RawClaim } from '../ports/queue.ts';
 import type { AnyOrder, JobOrder } from '../protocol.ts';
 
-export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs' | 'meta'> {
+export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs' | 'meta' | 'trace'> {
   readonly jobId: string;
   readonly rows: number;
   /** How many tokens it takes of the pool, when the job itself says so. */
@@ -76,6 +76,7 @@ function toQueued(
       output,
       ...(returnsVectors && { returnsVectors }),
       resultTtlMs,
+      requestId: job.trace?.requestId,
       remainingMs,
     }),
   };
@@ -100,6 +101,7 @@ export function readSimilarityJob(claim: RawClaim): QueuedJob {
       input,
       fingerprint,
       resultTtlMs,
+      requestId: job.trace?.requestId,
       remainingMs,
     }),
   };

@@ -2,6 +2,7 @@
 // decided elsewhere (endings.ts). A queue server that fails is the source's business; an error that comes through is
 // fatal.
 
+import { requestIdIn } from '@shoal/contract';
 import { Announcements } from './announcements.ts';
 import { toSettledJob, type Ending } from './endings.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
@@ -63,15 +64,25 @@ export class Settler {
     faults.reach('after-complete');
     metrics.jobSettled(toSettledJob(settlement, result));
     if (result === 'lease-lost')
-      log.warn({ jobId: claim.jobId, code: 'LEASE_LOST' }, 'job belongs to another worker by now');
+      log.warn({ ...namesOf(claim), code: 'LEASE_LOST' }, 'job belongs to another worker by now');
     else if (result === 'announced') faults.reach('after-announce');
     else if (announcement !== undefined) this.announcements.add(announcement);
   }
 
-  private logFailure({ jobId }: RawClaim, settlement: Ending['settlement']): void {
+  private logFailure(claim: RawClaim, settlement: Ending['settlement']): void {
     if (settlement.kind !== 'fail' && settlement.kind !== 'quarantine') return;
     const { code, message: reason } = settlement.failure;
-    if (settlement.kind === 'quarantine') this.parts.log.error({ jobId, code, reason }, 'job quarantined');
-    else if (code !== 'CANCELLED') this.parts.log.warn({ jobId, code, reason }, 'job failed');
+    const facts = { ...namesOf(claim), code, reason };
+    if (settlement.kind === 'quarantine') this.parts.log.error(facts, 'job quarantined');
+    else if (code !== 'CANCELLED') this.parts.log.warn(facts, 'job failed');
   }
+}
+
+/** By which a job is found in logs: its own id, and that of the request that it is a part of. */
+export function namesOf({ jobId, data }: Pick<RawClaim, 'jobId' | 'data'>): {
+  readonly jobId: string;
+  readonly requestId?: string;
+} {
+  const requestId = requestIdIn(data);
+  return { jobId, ...(requestId !== undefined && { requestId }) };
 }

@@ -313,6 +313,18 @@ test(
   },
 );
 
+function ofRequest(id: string, row: number, requestId?: string): JobOrder {
+  return { ...orderOf(id, [textOf(40, row)]), ...(requestId !== undefined && { requestId }) };
+}
+
+test('a split tells the requests whose rows it has, each once', async () => {
+  const bench = setup({ prepare: (backend) => backend.runsOutOfVramAbove({ paddedTokens: 64 }) });
+  bench.run([ofRequest('a', 1, 'req-1'), ofRequest('b', 2, 'req-1'), ofRequest('c', 3, 'req-2'), ofRequest('d', 4)]);
+  await bench.untilOutcomes(4);
+  const [first] = bench.log.lines.filter(({ message }) => message === 'micro-batch failed, splitting');
+  expect(first?.fields).toMatchObject({ rows: 4, code: 'OUT_OF_VRAM', requestIds: ['req-1', 'req-2'] });
+});
+
 describe('recycling', () => {
   test('is asked for once, by the second row in a row that does not fit alone; nothing more is launched', async () => {
     const bench = setup({ prepare: (backend) => backend.runsOutOfVramAbove({ paddedTokens: 40 }) });

@@ -44,7 +44,7 @@ import {
   type OpenJob,
   type Row,
 } from './open-job.ts';
-import { OpenOrders } from './open-orders.ts';
+import { OpenOrders, requestsOf } from './open-orders.ts';
 import { mergeDuplicates } from './duplicates.ts';
 import { LaunchTiming } from './launch-timing.ts';
 import { SecondTries, type Attempt } from './second-tries.ts';
@@ -380,7 +380,7 @@ export class Executor {
     const { code, message: reason } = failure;
     const isSplit = this.again.split(attempt, number);
     const said = isSplit ? 'micro-batch failed, splitting' : 'row cannot run here';
-    log.warn({ rows: rows.length, width, code, reason }, said);
+    log.warn({ rows: rows.length, width, code, reason, ...requestsOf(jobsOf(rows)) }, said);
     send({ kind: isSplit ? 'split' : 'refused', batch: number, code });
     if (!isSplit) this.end([...jobsOf(rows)], outcomeOf);
   }

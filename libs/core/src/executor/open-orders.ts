@@ -10,6 +10,17 @@ export interface OrderedJob<Order extends OrderTerms> {
   isDropped: boolean;
 }
 
+/** A line of a log names so many requests at most. */
+const MOST_NAMED = 16;
+
+/** The requests that jobs are parts of, for a log line about all of them; no field where none is known. */
+export function requestsOf(jobs: Iterable<Pick<OrderedJob<OrderTerms>, 'order'>>): {
+  readonly requestIds?: readonly string[];
+} {
+  const ids = new Set([...jobs].flatMap(({ order }) => order.requestId ?? []));
+  return ids.size === 0 ? {} : { requestIds: [...ids].slice(0, MOST_NAMED) };
+}
+
 export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>> {
   private readonly report: (outcomes: readonly JobOutcome[]) => void;
   private readonly wanted = new Map<string, Order>();

@@ -12,7 +12,7 @@ import { ShoalError, toFailure, type Failure, invariant, unreachable } from '@sh
 import { Committer } from '../executor/commit.ts';
 import { failed, unstarted } from '../executor/endings.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
-import { OpenOrders } from '../executor/open-orders.ts';
+import { OpenOrders, requestsOf } from '../executor/open-orders.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { Logger } from '../ports/logger.ts';
 import type { PayloadStore } from '../ports/payload.ts';
@@ -290,7 +290,7 @@ export class SimilarityExecutor {
   private fail({ jobs, batch }: Running, error: ShoalError): void {
     const failure = toFailure(error);
     this.parts.log.warn(
-      { jobs: jobs.length, code: failure.code, reason: failure.message },
+      { jobs: jobs.length, code: failure.code, reason: failure.message, ...requestsOf(jobs) },
       jobs.length === 1 ? 'job cannot run here' : 'run failed, its jobs run one by one',
     );
     this.parts.send({ kind: 'refused', batch, code: failure.code });
@@ -312,7 +312,8 @@ export class SimilarityExecutor {
   private split(rows: number, message: string): void {
     const { running } = this;
     invariant(running !== undefined, 'only what runs is split');
-    this.parts.log.warn({ rows, code: 'OUT_OF_VRAM', reason: message }, 'tile does not fit, halving it');
+    const facts = { rows, code: 'OUT_OF_VRAM', reason: message, ...requestsOf(running.jobs) };
+    this.parts.log.warn(facts, 'tile does not fit, halving it');
     for (const job of running.jobs) job.splits++;
     this.parts.send({ kind: 'split', batch: running.batch, code: 'OUT_OF_VRAM' });
     this.begin(running);
