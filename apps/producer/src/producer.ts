@@ -318,7 +318,7 @@ function tellDepth(
     metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
   for (const one of ['interactive', 'bulk'] as const)
     metrics.set('shoal_queue_oldest_waiting_seconds', { queue, class: one }, oldestWaitingMs[one] / 1_000);
-  metrics.set('shoal_queue_workers', { queue }, workers);
+  metrics.set('shoal_queue_workers', { queue, state: 'ready' }, workers);
 }
 
 async function backlogInWords(gauge: QueueGauge): Promise<string | undefined> {

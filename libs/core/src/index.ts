@@ -55,7 +55,17 @@ export type {
   Slot,
 } from './ports/device.ts';
 export { type Logger, noLog } from './ports/logger.ts';
-export { type Metrics, type SweepFindings, noMetrics } from './ports/metrics.ts';
+export {
+  LOSS_REASONS,
+  SPLIT_CODES,
+  STAGES,
+  noMetrics,
+  type LossReason,
+  type Metrics,
+  type SplitCode,
+  type Stage,
+  type SweepFindings,
+} from './ports/metrics.ts';
 export { LANE_REASONS, chooseLane, type Hybrid, type LaneChoice } from './claimer/lane-choice.ts';
 export { LoadMeter } from './claimer/load-meter.ts';
 export {

@@ -15,6 +15,7 @@ import type {
 } from '@shoal/contract';
 import type { SimilarityFacts } from './similarity/facts.ts';
 import type { BudgetState, MemoryReading, Precision } from './ports/device.ts';
+import type { SplitCode } from './ports/metrics.ts';
 
 /** What an executor needs of a claimed job of any kind. */
 export interface OrderTerms {
@@ -117,7 +118,7 @@ export type FromExecutor =
       readonly poolAgeMs: number;
     }
   /** A micro-batch failed with this code and its halves run next. */
-  | { readonly kind: 'split'; readonly batch: number; readonly code: ErrorCode }
+  | { readonly kind: 'split'; readonly batch: number; readonly code: SplitCode }
   /** A micro-batch of one row failed with this code; the outcomes of its jobs follow. */
   | { readonly kind: 'refused'; readonly batch: number; readonly code: ErrorCode }
   /** Rows whose vector was not of length 1 run again in fp32. */

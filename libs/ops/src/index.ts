@@ -1,6 +1,7 @@
 export { hostGuard, isLoopbackHost, type HostGuard, type HostGuardOptions, type HostRefusal } from './host-guard.ts';
 export { listenFailure, type ListenAddress } from './listen-failure.ts';
-export { PRODUCER_METRICS, WORKER_METRICS, type MetricCatalogue, type MetricDefinition } from './metric-catalogue.ts';
+export { EXPORTER_METRICS, PRODUCER_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue.ts';
+export type { MetricCatalogue, MetricDefinition } from './catalogue/metric-definition.ts';
 export { createMetrics, type MetricRegistry } from './metrics.ts';
 export { startMetricsServer, type MetricsServer, type MetricsServerOptions } from './metrics-server.ts';
 export {

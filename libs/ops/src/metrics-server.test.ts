@@ -76,12 +76,12 @@ test('a worker counts and serves with a port, and does neither without', async (
   const probe = await start();
   await probe.stop(); // its port is free now
   const served = await serveWorkerMetrics({ host: '127.0.0.1', port: probe.port });
-  served.recorder.jobClaimed(5);
+  served.recorder.jobClaimed(5, 'bulk');
   const text = await (await fetch(`${served.url}/metrics`)).text();
   await served.stop();
   expect(parseMetrics(text).value('shoal_claims_total')).toBe(1);
   const off = await serveWorkerMetrics({ host: '127.0.0.1', port: 0 });
-  off.recorder.jobClaimed(5);
+  off.recorder.jobClaimed(5, 'bulk');
   expect(off.url).toBeUndefined();
   await off.stop();
 });

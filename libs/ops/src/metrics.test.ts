@@ -2,7 +2,7 @@
 // fails or hangs costs its own metrics only.
 
 import { afterEach, expect, test, vi } from 'vitest';
-import { FEW, PRODUCER_METRICS, WORKER_METRICS, type MetricDefinition } from './metric-catalogue.ts';
+import { PRODUCER_METRICS } from './catalogue/metric-catalogue.ts';
 import { createMetrics } from './metrics.ts';
 import type { DevicesRead } from './nvidia-smi.ts';
 import { parseMetrics } from './testing/parse-metrics.ts';
@@ -12,32 +12,23 @@ afterEach(() => void vi.useRealTimers());
 
 const noDevices = async (): Promise<DevicesRead> => ({ ok: false, reason: 'no-tool', message: '' });
 
-const definitions = Object.entries<MetricDefinition>({ ...WORKER_METRICS, ...PRODUCER_METRICS }).map(
-  ([name, { type, help }]) => ({ name, type, help }),
-);
-
-test.each(definitions)(
-  '$name: a plain sentence, and a name that ends with its unit, or _total when it counts',
-  ({ name, type, help }) => {
-    expect(name).toMatch(/^shoal_[a-z_]+$/);
-    expect(help).toMatch(/^[A-Z].*\.$/);
-    expect(name.endsWith('_total')).toBe(type === 'counter');
-    expect(/Time|Age/.test(help)).toBe(name.endsWith('_seconds'));
-    expect(/memory/i.test(help)).toBe(name.endsWith('_bytes'));
-  },
-);
-
-test('counters with one closed label begin at zero, so that their first event can be seen as a rise', async () => {
+test('what can be the first event of its kind is there at zero, so that it can be seen as a rise', async () => {
   const { registry } = createWorkerMetrics({ readDevices: noDevices });
-  const before = parseMetrics(await registry.text());
-  expect(before.value('shoal_tokens_total', { kind: 'real' })).toBe(0);
-  expect(before.value('shoal_claims_total')).toBe(0);
-  expect(WORKER_METRICS.shoal_device_memory_bytes.labels.device).toBe(FEW);
+  const { value, samples } = parseMetrics(await registry.text());
+  expect(value('shoal_tokens_total', { kind: 'real' })).toBe(0);
+  expect(value('shoal_claims_total')).toBe(0);
+  expect(value('shoal_jobs_settled_total', { outcome: 'quarantine', code: 'QUARANTINED' })).toBe(0);
+  expect(value('shoal_jobs_settled_total', { outcome: 'fail', code: 'INPUT_LOST' })).toBe(0);
+  expect(value('shoal_claiming_braked', { reason: 'unread' })).toBe(0);
+  expect(samples.filter(({ name }) => name === 'shoal_splits_total').map(({ labels }) => labels['code'])).toEqual([
+    'OUT_OF_VRAM',
+    'INFERENCE_FAILED',
+  ]);
 });
 
 test('what a worker does is counted once, in the unit that the name says', async () => {
   const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
-  recorder.jobClaimed(1_500);
+  recorder.jobClaimed(1_500, 'interactive');
   recorder.inFlight(3, 700);
   recorder.microBatchRan({ rows: 8, width: 64, tokens: 400, runMs: 25, duplicates: 2, poolAgeMs: 500 });
   recorder.rowsRerun(3);
@@ -46,9 +37,9 @@ test('what a worker does is counted once, in the unit that the name says', async
   recorder.jobSettled({ outcome: 'complete', code: undefined, rows: 64 });
   recorder.jobSettled({ outcome: 'fail', code: 'INPUT_TOO_LONG', rows: 0 });
   recorder.leaseLost();
-  recorder.executorLost();
+  recorder.executorLost('silence');
   const { value } = parseMetrics(await registry.text());
-  expect(value('shoal_claim_wait_seconds_sum')).toBe(1.5);
+  expect(value('shoal_claim_wait_seconds_sum', { class: 'interactive' })).toBe(1.5);
   expect([value('shoal_claims_in_flight'), value('shoal_pool_tokens')]).toEqual([3, 700]);
   expect([value('shoal_tokens_total', { kind: 'real' }), value('shoal_tokens_total', { kind: 'padded' })]).toEqual([
     400, 512,
@@ -67,12 +58,12 @@ test('what a worker does is counted once, in the unit that the name says', async
     value('shoal_executor_recycles_total'),
   ]).toEqual([2, 0.5, 3, 1]);
   expect(value('shoal_texts_total')).toBe(64);
-  expect(value('shoal_jobs_settled_total', { outcome: 'complete', code: 'NONE' })).toBe(1);
+  expect(value('shoal_jobs_settled_total', { outcome: 'complete' })).toBe(1);
   expect(value('shoal_jobs_settled_total', { outcome: 'fail', code: 'INPUT_TOO_LONG' })).toBe(1);
   expect([
     value('shoal_splits_total', { code: 'OUT_OF_VRAM' }),
     value('shoal_leases_lost_total'),
-    value('shoal_executor_losses_total'),
+    value('shoal_executor_losses_total', { reason: 'silence' }),
   ]).toEqual([1, 1, 1]);
 });
 
@@ -99,7 +90,7 @@ test('a similarity worker counts on from executor to executor, and has lines of 
     fallbacks: 0,
     isGpuLost: false,
   });
-  recorder.executorLost();
+  recorder.executorLost('signal');
   recorder.similarityTold(facts); // read together with `ready`, which is told a microtask later
   recorder.executorReady(2);
   recorder.similarityTold({ ...facts, calls: { cpu: 3, gpu: 9 } });
@@ -157,7 +148,7 @@ test('memory of both processes is read at the scrape, of an executor that is gon
   const first = parseMetrics(await registry.text());
   expect(first.value('shoal_process_resident_bytes', { process: 'claimer' })).toBeGreaterThan(10_000_000);
   expect((first.value('shoal_process_resident_bytes', executor) ?? Infinity) > 10_000_000).toBe(true);
-  recorder.executorLost();
+  recorder.executorLost('signal');
   expect(parseMetrics(await registry.text()).value('shoal_process_resident_bytes', executor)).toBeUndefined();
 });
 
@@ -184,8 +175,10 @@ test('devices show what their driver tells, and nothing when it stops telling', 
   const { value, samples } = parseMetrics(await registry.text());
   expect(value('shoal_device_memory_bytes', { device: '1', state: 'free' })).toBe(60);
   expect(value('shoal_device_utilization_ratio', { device: '1' })).toBe(0.5);
-  expect(samples.filter(({ name }) => /device/.test(name))).toHaveLength(3);
-  expect(parseMetrics(await registry.text()).samples.filter(({ name }) => /device/.test(name))).toHaveLength(0);
+  expect(samples.filter(({ name }) => /device_(?!busy)/.test(name))).toHaveLength(3);
+  expect(parseMetrics(await registry.text()).samples.filter(({ name }) => /device_(?!busy)/.test(name))).toHaveLength(
+    0,
+  );
 });
 
 test('a machine without nvidia-smi is asked once', async () => {
@@ -204,29 +197,23 @@ test('a source that fails or never answers does not keep the others from being r
     throw new Error('at once');
   });
   metrics.onScrape(() => new Promise(() => undefined));
-  metrics.onScrape(() => metrics.set('shoal_queue_workers', { queue: 'embed-"minilm"\\' }, 2));
+  metrics.onScrape(() => metrics.set('shoal_queue_workers', { queue: 'embed-"minilm"\\', state: 'ready' }, 2));
   const text = metrics.text();
   await vi.advanceTimersByTimeAsync(3_000);
-  expect(parseMetrics(await text).value('shoal_queue_workers', { queue: 'embed-"minilm"\\' })).toBe(2);
+  expect(parseMetrics(await text).value('shoal_queue_workers', { queue: 'embed-"minilm"\\', state: 'ready' })).toBe(2);
 });
 
-test(
-  'what waits in the CPU lane, who serves it, and what a CPU worker takes from the main lane and from which ' +
-    'backlog on',
-  async () => {
-    const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
-    recorder.handedOverWaiting(12, 0);
-    recorder.laneChosen({ jobs: 8, reason: 'shortens', breakEven: { short: 125_000 } });
-    recorder.laneChosen({ jobs: 0, reason: 'gpu-is-sooner', breakEven: { long: 250_000 } });
-    const { value, has } = parsed(await registry.text());
-    expect([value('shoal_handed_over_waiting'), value('shoal_cpu_lane_workers')]).toEqual([12, 0]);
-    expect([
-      value('shoal_main_lane_choice', { reason: 'shortens' }),
-      value('shoal_main_lane_choice', { reason: 'gpu-is-sooner' }),
-    ]).toEqual([0, 1]);
-    expect([value('shoal_break_even_tokens', { length: 'long' }), has('short')]).toEqual([250_000, false]);
-  },
-);
+test('what a CPU worker takes from the main lane, and from which backlog on', async () => {
+  const { registry, recorder } = createWorkerMetrics({ readDevices: noDevices });
+  recorder.laneChosen({ jobs: 8, reason: 'shortens', breakEven: { short: 125_000 } });
+  recorder.laneChosen({ jobs: 0, reason: 'gpu-is-sooner', breakEven: { long: 250_000 } });
+  const { value, has } = parsed(await registry.text());
+  expect([
+    value('shoal_main_lane_choice', { reason: 'shortens' }),
+    value('shoal_main_lane_choice', { reason: 'gpu-is-sooner' }),
+  ]).toEqual([0, 1]);
+  expect([value('shoal_break_even_tokens', { length: 'long' }), has('short')]).toEqual([250_000, false]);
+});
 
 function parsed(text: string) {
   return {

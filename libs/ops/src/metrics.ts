@@ -5,7 +5,7 @@
 
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import { invariant } from '@shoal/contract';
-import { FEW, type MetricCatalogue, type MetricDefinition } from './metric-catalogue.ts';
+import { FEW, type MetricCatalogue, type MetricDefinition } from './catalogue/metric-definition.ts';
 
 /** A source that has not answered by then is left out of this scrape; Prometheus itself gives up after 10 s. */
 const COLLECT_MS = 3_000;
@@ -15,8 +15,13 @@ type NameOf<Catalogue, Type extends MetricDefinition['type']> = {
 }[keyof Catalogue] &
   string;
 
+type ValueOf<Values> = Values extends readonly (infer Value)[] ? Value : string;
+type LackedBy<Definition> = Definition extends { readonly mayLack: readonly (infer Label)[] } ? Label : never;
+
 type LabelsOf<Definition> = Definition extends { readonly labels: infer Labels }
-  ? { readonly [Label in keyof Labels]: Labels[Label] extends readonly (infer Value)[] ? Value : string }
+  ? { readonly [Label in Exclude<keyof Labels, LackedBy<Definition>>]: ValueOf<Labels[Label]> } & {
+      readonly [Label in Extract<keyof Labels, LackedBy<Definition>>]?: ValueOf<Labels[Label]>;
+    }
   : never;
 
 export interface MetricRegistry<Catalogue extends MetricCatalogue> {
@@ -58,28 +63,32 @@ export function createMetrics<Catalogue extends MetricCatalogue>(catalogue: Cata
 
 type AnyMetric = Counter | Gauge | Histogram;
 
-function register(registry: Registry, name: string, { type, help, labels, buckets }: MetricDefinition): AnyMetric {
+function register(registry: Registry, name: string, definition: MetricDefinition): AnyMetric {
+  const { type, help, labels, buckets } = definition;
   const common = { name, help, labelNames: Object.keys(labels), registers: [registry] };
   switch (type) {
-    case 'counter':
-      return startAtZero(new Counter(common), labels);
-    case 'gauge':
-      return new Gauge(common);
+    case 'counter': {
+      const counter = new Counter(common);
+      for (const series of seriesAtZero(definition)) counter.inc(series, 0);
+      return counter;
+    }
+    case 'gauge': {
+      const gauge = new Gauge(common);
+      for (const series of definition.beginsAtZero ?? []) gauge.set(series, 0);
+      return gauge;
+    }
     case 'histogram':
       return new Histogram({ ...common, ...(buckets === undefined ? {} : { buckets: [...buckets] }) });
   }
 }
 
-/**
- * A counter that appears with its first event hides that event from rate(). Only where one closed label lists the
- * values.
- */
-function startAtZero(counter: Counter, labels: MetricDefinition['labels']): Counter {
+/** A counter that appears with its first event hides that event from rate(). */
+function seriesAtZero({ beginsAtZero, labels }: MetricDefinition): readonly Readonly<Record<string, string>>[] {
   const [only, ...others] = Object.entries(labels);
-  if (only === undefined || others.length > 0) return counter;
+  if (beginsAtZero !== undefined || others.length > 0) return beginsAtZero ?? [];
+  if (only === undefined) return [{}];
   const [label, values] = only;
-  if (values !== FEW) for (const value of values) counter.inc({ [label]: value }, 0);
-  return counter;
+  return values === FEW ? [] : values.map((value) => ({ [label]: value }));
 }
 
 function counterOf(metrics: ReadonlyMap<string, AnyMetric>, name: string): Counter {

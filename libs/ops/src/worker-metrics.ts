@@ -5,7 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { invariant } from '@shoal/contract';
 import { LANE_REASONS, LENGTH_CLASSES, noMetrics, type Metrics } from '@shoal/core';
 import { SIDES, type LedgerFacts, type SimilarityFacts } from '@shoal/core/similarity';
-import { NO_CODE, WORKER_METRICS } from './metric-catalogue.ts';
+import { SIMILARITY_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer } from './metrics-server.ts';
 import { cachedReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
@@ -14,7 +14,7 @@ export interface WorkerMetrics {
   /** For the Pipeline. */
   readonly recorder: Metrics;
   /** For the metrics server. */
-  readonly registry: MetricRegistry<typeof WORKER_METRICS>;
+  readonly registry: Pick<Registry, 'contentType' | 'text'>;
 }
 
 export interface WorkerMetricsOptions {
@@ -28,10 +28,17 @@ export function createWorkerMetrics({
   readDevices = cachedReader({}, DEVICES_MAX_AGE_MS),
 }: WorkerMetricsOptions = {}): WorkerMetrics {
   const registry = createMetrics(WORKER_METRICS);
-  const executor: { pid: number | undefined } = { pid: undefined };
+  const similarity = createMetrics(SIMILARITY_METRICS);
+  const executor: ExecutorSeen = { pid: undefined, compares: false };
   registry.onScrape(() => collectProcesses(registry, executor.pid));
   registry.onScrape(collectDevices(registry, readDevices));
-  return { registry, recorder: recorderOf(registry, executor) };
+  return {
+    registry: {
+      contentType: registry.contentType,
+      text: async () => `${await registry.text()}${executor.compares ? await similarity.text() : ''}`,
+    },
+    recorder: recorderOf({ registry, similarity }, executor),
+  };
 }
 
 export interface ServedMetrics {
@@ -61,13 +68,26 @@ export async function serveWorkerMetrics({
 }
 
 type Registry = MetricRegistry<typeof WORKER_METRICS>;
+type SimilarityRegistry = MetricRegistry<typeof SIMILARITY_METRICS>;
 
-function recorderOf(registry: Registry, executor: { pid: number | undefined }): Metrics {
+interface Registries {
+  readonly registry: Registry;
+  readonly similarity: SimilarityRegistry;
+}
+
+interface ExecutorSeen {
+  pid: number | undefined;
+  /** It has told what only those tell that compare. */
+  compares: boolean;
+}
+
+function recorderOf(registries: Registries, executor: ExecutorSeen): Metrics {
+  const { registry } = registries;
   return {
     ...recordsOfJobs(registry),
     ...recordsOfRuns(registry),
     ...recordsOfQueue(registry),
-    ...recordsOfExecutors(registry, executor),
+    ...recordsOfExecutors(registries, executor),
   };
 }
 
@@ -75,16 +95,16 @@ type JobRecords = Pick<Metrics, 'jobClaimed' | 'inFlight' | 'jobSettled' | 'leas
 
 function recordsOfJobs(registry: Registry): JobRecords {
   return {
-    jobClaimed(queuedMs) {
+    jobClaimed(queuedMs, kind) {
       registry.count('shoal_claims_total', {});
-      registry.observe('shoal_claim_wait_seconds', {}, queuedMs / 1_000);
+      registry.observe('shoal_claim_wait_seconds', { class: kind }, queuedMs / 1_000);
     },
     inFlight(claims, tokens) {
       registry.set('shoal_claims_in_flight', {}, claims);
       registry.set('shoal_pool_tokens', {}, tokens);
     },
     jobSettled({ outcome, code, rows }) {
-      registry.count('shoal_jobs_settled_total', { outcome, code: code ?? NO_CODE });
+      registry.count('shoal_jobs_settled_total', code === undefined ? { outcome } : { outcome, code });
       if (outcome === 'complete') registry.count('shoal_texts_total', {}, rows);
     },
     leaseLost: () => registry.count('shoal_leases_lost_total', {}),
@@ -102,6 +122,7 @@ function recordsOfRuns(registry: Registry): RunRecords {
       registry.count('shoal_tokens_total', { kind: 'padded' }, padded);
       registry.observe('shoal_run_duration_seconds', {}, runMs / 1_000);
       registry.observe('shoal_micro_batch_rows', {}, rows);
+      registry.observe('shoal_micro_batch_tokens', {}, padded);
       registry.observe('shoal_padding_efficiency_ratio', {}, tokens / padded);
       registry.count('shoal_duplicate_rows_total', {}, duplicates);
       registry.set('shoal_pool_age_seconds', {}, poolAgeMs / 1_000);
@@ -116,13 +137,15 @@ function recordsOfRuns(registry: Registry): RunRecords {
       registry.forget('shoal_run_memory_bytes');
       if (predictedBytes !== undefined) registry.set('shoal_run_memory_bytes', { kind: 'predicted' }, predictedBytes);
       registry.set('shoal_run_memory_bytes', { kind: 'measured' }, measuredBytes);
+      if (predictedBytes !== undefined && measuredBytes > 0)
+        registry.observe('shoal_run_memory_prediction_ratio', {}, predictedBytes / measuredBytes);
       registry.forget('shoal_run_memory_source');
       registry.set('shoal_run_memory_source', { source }, 1);
     },
   };
 }
 
-type QueueRecords = Pick<Metrics, 'claimingBraked' | 'janitorSwept' | 'handedOverWaiting' | 'laneChosen'>;
+type QueueRecords = Pick<Metrics, 'claimingBraked' | 'janitorSwept' | 'laneChosen'>;
 
 function recordsOfQueue(registry: Registry): QueueRecords {
   return {
@@ -135,11 +158,8 @@ function recordsOfQueue(registry: Registry): QueueRecords {
         registry.count('shoal_janitor_findings_total', { finding }, findings[finding]);
       registry.count('shoal_janitor_input_bytes_total', {}, inputBytes);
       registry.count('shoal_janitor_sweeps_total', {});
-      registry.set('shoal_janitor_last_sweep_seconds', {}, durationMs / 1_000);
-    },
-    handedOverWaiting(jobs, cpuWorkers) {
-      registry.set('shoal_handed_over_waiting', {}, jobs);
-      registry.set('shoal_cpu_lane_workers', {}, cpuWorkers);
+      registry.set('shoal_janitor_last_sweep_duration_seconds', {}, durationMs / 1_000);
+      registry.set('shoal_janitor_last_sweep_timestamp_seconds', {}, Date.now() / 1_000);
     },
     laneChosen({ reason, breakEven }) {
       for (const known of LANE_REASONS)
@@ -153,27 +173,32 @@ function recordsOfQueue(registry: Registry): QueueRecords {
 
 type ExecutorRecords = Pick<Metrics, 'similarityTold' | 'executorRecycled' | 'executorReady' | 'executorLost'>;
 
-function recordsOfExecutors(registry: Registry, executor: { pid: number | undefined }): ExecutorRecords {
+function recordsOfExecutors({ registry, similarity }: Registries, executor: ExecutorSeen): ExecutorRecords {
   let told: SimilarityFacts | undefined;
   return {
     similarityTold(facts) {
-      recordSimilarity(registry, facts, told);
+      executor.compares = true;
+      recordSimilarity(similarity, facts, told);
       told = facts;
     },
     executorRecycled: () => registry.count('shoal_executor_recycles_total', {}),
     executorReady(pid) {
       executor.pid = pid;
     },
-    executorLost() {
+    executorLost(reason) {
       executor.pid = undefined;
       told = undefined; // the next one counts from nothing, and may tell before it is known to be ready
-      registry.count('shoal_executor_losses_total', {});
+      registry.count('shoal_executor_losses_total', { reason });
     },
   };
 }
 
 /** What an executor has counted since it last told. */
-function recordSimilarity(registry: Registry, facts: SimilarityFacts, before: SimilarityFacts | undefined): void {
+function recordSimilarity(
+  registry: SimilarityRegistry,
+  facts: SimilarityFacts,
+  before: SimilarityFacts | undefined,
+): void {
   const { host, gpu, calls, fallbacks, isGpuLost, breakEvens = [] } = facts;
   recordLedger(registry, 'host', host, before?.host);
   if (gpu === undefined) return;
@@ -189,7 +214,7 @@ function recordSimilarity(registry: Registry, facts: SimilarityFacts, before: Si
 }
 
 function recordLedger(
-  registry: Registry,
+  registry: SimilarityRegistry,
   memory: 'host' | 'gpu',
   { residents, bytes, budgetBytes, evictions }: LedgerFacts,
   before: LedgerFacts | undefined,
@@ -225,6 +250,7 @@ function collectDevices(registry: Registry, readDevices: () => Promise<DevicesRe
       'shoal_device_memory_bytes',
       'shoal_device_utilization_ratio',
       'shoal_device_power_watts',
+      'shoal_device_temperature_celsius',
     ] as const)
       registry.forget(name);
     if (read.ok) for (const device of read.devices) setDevice(registry, device);
@@ -233,16 +259,17 @@ function collectDevices(registry: Registry, readDevices: () => Promise<DevicesRe
 
 function setDevice(
   registry: Registry,
-  { index, totalBytes, usedBytes, freeBytes, utilization, powerWatts }: DeviceReading,
+  { index, uuid, totalBytes, usedBytes, freeBytes, utilization, powerWatts, temperatureCelsius }: DeviceReading,
 ): void {
-  const device = String(index);
+  const card = { device: String(index), ...(uuid === undefined ? {} : { gpu_uuid: uuid }) };
   for (const [state, bytes] of [
     ['total', totalBytes],
     ['used', usedBytes],
     ['free', freeBytes],
   ] as const) {
-    if (bytes !== undefined) registry.set('shoal_device_memory_bytes', { device, state }, bytes);
+    if (bytes !== undefined) registry.set('shoal_device_memory_bytes', { ...card, state }, bytes);
   }
-  if (utilization !== undefined) registry.set('shoal_device_utilization_ratio', { device }, utilization);
-  if (powerWatts !== undefined) registry.set('shoal_device_power_watts', { device }, powerWatts);
+  if (utilization !== undefined) registry.set('shoal_device_utilization_ratio', card, utilization);
+  if (powerWatts !== undefined) registry.set('shoal_device_power_watts', card, powerWatts);
+  if (temperatureCelsius !== undefined) registry.set('shoal_device_temperature_celsius', card, temperatureCelsius);
 }

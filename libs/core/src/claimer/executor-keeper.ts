@@ -18,7 +18,7 @@ import { Suspects } from './suspects.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { ExecutorLink } from '../ports/link.ts';
 import type { Logger } from '../ports/logger.ts';
-import type { Metrics } from '../ports/metrics.ts';
+import type { LossReason, Metrics } from '../ports/metrics.ts';
 import type { AnyOrder, FromExecutor } from '../protocol.ts';
 
 export interface ExecutorKeeperParts {
@@ -63,6 +63,8 @@ export class ExecutorKeeper {
   private dispatched = 0;
   /** Set when the executor is killed for what no job of it did. */
   private blameless: string | undefined;
+  /** Why this keeper killed the executor, where it did. */
+  private killedFor: LossReason | undefined;
   private vainRecycles = 0;
   private replacing: Promise<void> = Promise.resolve();
 
@@ -74,7 +76,10 @@ export class ExecutorKeeper {
       log,
       timeoutMs,
       ping: (sequence) => (this.state === 'up' ? executor.send({ kind: 'ping', sequence }) : undefined),
-      onHung: (reason) => executor.kill(reason),
+      onHung: (reason) => {
+        this.killedFor = 'silence';
+        executor.kill(reason);
+      },
       onSilent: (reason) => this.silent(reason),
       openJobs: () => this.dispatched,
     });
@@ -226,6 +231,7 @@ export class ExecutorKeeper {
 
   private recycle(reason: string): void {
     const { executor, log, metrics, claimed } = this.parts;
+    this.killedFor = 'sticky';
     if (++this.vainRecycles > MAX_VAIN_RECYCLES) return executor.kill(reason);
     log.warn({ reason, jobs: claimed.size }, 'recycling the executor');
     metrics.executorRecycled(reason);
@@ -236,6 +242,7 @@ export class ExecutorKeeper {
     if (!this.isUp) return;
     const { log, claimed } = this.parts;
     log.error({ code: 'EXECUTOR_LOST', reason, jobs: claimed.size }, 'executor silent, starting another');
+    this.killedFor = 'silence';
     this.killBlameless(reason);
   }
 
@@ -268,7 +275,8 @@ export class ExecutorKeeper {
     const { suspects, blameless } = this;
     const { claimed, log, metrics } = this.parts;
     this.blameless = undefined;
-    metrics.executorLost(reason);
+    metrics.executorLost(this.killedFor ?? (reason.startsWith('exit code') ? 'exit' : 'signal'), reason);
+    this.killedFor = undefined;
     const unread = [...claimed.values()].filter((open) => open.isDispatched && !open.size.isFilled);
     for (const open of claimed.values()) open.isDispatched = false;
     this.dispatched = 0;

@@ -223,10 +223,10 @@ export class Pipeline {
   /** The job of a claim, or nothing when it has its ending without running. */
   private taken(claim: RawClaim, askedMs: number | undefined): ClaimedJob[] {
     const { readJob = readEmbedJob, serverNowMs } = this.parts;
-    this.metrics.jobClaimed(claim.queuedMs);
     const older = this.claimed.get(claim.jobId);
     if (older !== undefined) this.end(older, ABANDONED); // its lease ran out unnoticed, and we have claimed it again
     const verdict = judge(claim, readJob, serverNowMs());
+    this.metrics.jobClaimed(claim.queuedMs, verdict.kind === 'run' ? verdict.job.class : 'bulk');
     if (verdict.kind === 'run') return [this.hold(claim, verdict.job, askedMs)];
     this.settler.settle(claim, verdict.ending);
     return [];

@@ -17,7 +17,7 @@ test('counts what passes it, tells it once, and begins anew', () => {
   metrics.jobSettled({ outcome: 'hand-over', code: 'OUT_OF_VRAM', rows: 0 });
   metrics.microBatchSplit('OUT_OF_VRAM');
   metrics.executorRecycled('the device ran out of memory below the arena');
-  metrics.executorLost('killed by SIGKILL');
+  metrics.executorLost('signal', 'killed by SIGKILL');
   nowMs += 10_000;
   expect(meter.take()).toEqual({
     v: 1,
@@ -50,7 +50,7 @@ test('a step stays small, whatever happens in it', () => {
   const metrics = meter.tap(noMetrics);
   for (let i = 0; i < 1_000; i++) {
     metrics.microBatchRan({ ...RUN, jobIds: new Set([`job-${i}`]) });
-    metrics.executorLost(`reason ${i} ${'and so on '.repeat(100)}`);
+    metrics.executorLost('signal', `reason ${i} ${'and so on '.repeat(100)}`);
   }
   const step = meter.take();
   expect(step.runs).toBe(1_000);

@@ -69,9 +69,9 @@ export class HistoryMeter {
         this.note('split', code);
         metrics.microBatchSplit(code);
       },
-      executorLost: (reason) => {
-        this.note('lost', reason);
-        metrics.executorLost(reason);
+      executorLost: (reason, words) => {
+        this.note('lost', words);
+        metrics.executorLost(reason, words);
       },
       executorRecycled: (reason) => {
         this.note('recycled', reason);

@@ -20,16 +20,7 @@ import { already, beyondForm, failed, tooLarge, tooLate, unsound, unstarted } fr
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
 import { Flows } from './fair-share.ts';
-import {
-  ShoalError,
-  toFailure,
-  type Failure,
-  type ModelKind,
-  invariant,
-  unreachable,
-  DEFAULT_TENANT,
-  type Prompts,
-} from '@shoal/contract';
+import { ShoalError, type ModelKind, invariant, unreachable, DEFAULT_TENANT, type Prompts } from '@shoal/contract';
 import { Slots, rowsWithin } from './slots.ts';
 import { shapeFor } from './run-shapes.ts';
 import type { CutLimits } from './cut-plan.ts';
@@ -56,6 +47,7 @@ import type { BatchTokenizer } from '../ports/tokenizer.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { Logger } from '../ports/logger.ts';
 import type { PayloadStore } from '../ports/payload.ts';
+import type { SplitCode } from '../ports/metrics.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from '../protocol.ts';
 
@@ -307,7 +299,7 @@ export class Executor {
     } catch (error) {
       // the device itself: the process ends, its jobs run again
       if (!(error instanceof ShoalError) || error.code !== 'INFERENCE_FAILED') throw error;
-      const failure = toFailure(error);
+      const failure = { code: 'INFERENCE_FAILED' as const, message: error.message };
       this.split(attempt, number, failure, (order) => failed(order, failure));
     } finally {
       this.slots.giveBack(slot);
@@ -374,7 +366,12 @@ export class Executor {
   }
 
   /** Lets the halves of a batch run next; where it was one row, ends the jobs that wait for it. */
-  private split(attempt: Attempt, number: number, failure: Failure, outcomeOf: (order: JobOrder) => JobOutcome): void {
+  private split(
+    attempt: Attempt,
+    number: number,
+    failure: { readonly code: SplitCode; readonly message: string },
+    outcomeOf: (order: JobOrder) => JobOutcome,
+  ): void {
     const { log, send } = this.parts;
     const { rows, width } = attempt.batch;
     const { code, message: reason } = failure;

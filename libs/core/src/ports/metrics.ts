@@ -6,6 +6,21 @@ import type { BudgetState, MemoryReading, RunShape } from './device.ts';
 import type { Settlement } from './queue.ts';
 import type { ErrorCode } from '@shoal/contract';
 
+/** With which a micro-batch is halved. */
+export const SPLIT_CODES = ['OUT_OF_VRAM', 'INFERENCE_FAILED'] as const satisfies readonly ErrorCode[];
+export type SplitCode = (typeof SPLIT_CODES)[number];
+
+/**
+ * Why an executor had to be replaced: a signal ended it, or it ended by itself; it was killed because it was silent, or a
+ * run lasted too long; or because nothing could be allocated in it any more.
+ */
+export const LOSS_REASONS = ['signal', 'exit', 'silence', 'sticky'] as const;
+export type LossReason = (typeof LOSS_REASONS)[number];
+
+/** The verbs of both processes that take time, in order. */
+export const STAGES = ['fill', 'tokenize', 'plan', 'run', 'commit', 'settle', 'announce'] as const;
+export type Stage = (typeof STAGES)[number];
+
 /** How a claim ended, for counting. `rows`: texts of a completed job, else 0. */
 export interface SettledJob {
   readonly outcome: Settlement['kind'];
@@ -34,8 +49,8 @@ export interface SweepFindings {
 
 /** What a worker did, told once at the seam between two stages. Calls are cheap and do not fail. */
 export interface Metrics {
-  /** `queuedMs`: how long the job had waited. */
-  jobClaimed(queuedMs: number): void;
+  /** `queuedMs`: how long the job had waited. `kind`: bulk also for what could not be read as a job. */
+  jobClaimed(queuedMs: number, kind: 'interactive' | 'bulk'): void;
   /** Claims that are not settled, and their tokens (expected ones until the executor has counted). */
   inFlight(claims: number, tokens: number): void;
   jobSettled(job: SettledJob): void;
@@ -50,7 +65,7 @@ export interface Metrics {
       readonly jobIds?: ReadonlySet<string> | undefined;
     },
   ): void;
-  microBatchSplit(code: ErrorCode): void;
+  microBatchSplit(code: SplitCode): void;
   /** Rows that ran again in fp32. */
   rowsRerun(rows: number): void;
   budgetChanged(budget: BudgetState): void;
@@ -66,14 +81,13 @@ export interface Metrics {
   leaseLost(): void;
   /** Claiming is held back because the queue server has no room for results, or goes on. */
   claimingBraked(reason: 'memory' | 'unread' | undefined): void;
-  /** Jobs that wait in the CPU lane, and the workers that serve it. */
-  handedOverWaiting(jobs: number, cpuWorkers: number): void;
   /** What a CPU worker takes from the main lane now. */
   laneChosen(choice: LaneChoice): void;
   /** The janitor of this worker has swept its queue. */
   janitorSwept(findings: SweepFindings): void;
   executorReady(pid: number): void;
-  executorLost(reason?: string): void;
+  /** `words`: what the log says of it. */
+  executorLost(reason: LossReason, words?: string): void;
 }
 
 export const noMetrics: Metrics = {
@@ -89,7 +103,6 @@ export const noMetrics: Metrics = {
   executorRecycled: () => undefined,
   leaseLost: () => undefined,
   claimingBraked: () => undefined,
-  handedOverWaiting: () => undefined,
   laneChosen: () => undefined,
   janitorSwept: () => undefined,
   executorReady: () => undefined,

@@ -46,7 +46,7 @@ export interface WorkerLanesOptions {
   readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
   readonly meter: LoadMeter;
   readonly history: HistoryMeter;
-  readonly metrics: Pick<Metrics, 'handedOverWaiting' | 'laneChosen'>;
+  readonly metrics: Pick<Metrics, 'laneChosen'>;
   readonly faults: FaultPoints;
   readonly log: Logger;
 }
@@ -154,10 +154,6 @@ function follow(
   return (view) => {
     drain.see(view);
     soundAlarm(view);
-    metrics.handedOverWaiting(
-      view.lanes.cpu.waiting,
-      view.workers.filter((worker) => worker.lanes.includes('cpu') && !worker.isDrained).length,
-    );
     gate?.see(view);
     if (gate?.choice !== undefined) metrics.laneChosen(gate.choice);
   };
