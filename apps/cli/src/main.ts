@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // The edge of the process: the only place of the command line that reads the environment, handles signals and exits.
-// Exit codes: 0 done, 1 failed, 2 called wrongly, 130 after Ctrl-C, 143 after SIGTERM.
+// Exit codes: 0 done, 1 failed, 2 called wrongly, 75 a worker that is to be started again, 130 after Ctrl-C, 143 after
+// SIGTERM.
 
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -4,11 +4,13 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { COLLECTION_NAME_RULE, isCollectionName } from '@shoal/similarity/collection-name';
 import type { Shell } from './completion.ts';
+import type { AuditFlags } from './commands/audit.ts';
 import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.ts';
 import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './commands/embed.ts';
 import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
+import type { RestartFlags } from './commands/fleet-restart.ts';
 import type { CreateFlags, KeyFlags } from './commands/key.ts';
 import type { ImportFlags, ModelFlags, PullFlags } from './commands/model.ts';
 import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
@@ -49,6 +51,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addDoctor(program, terminal, version);
   addFleet(program, terminal);
   addQueue(program, terminal);
+  addAudit(program, terminal);
   addCompletion(program, terminal);
   return program;
 }
@@ -666,7 +669,26 @@ function addFleet(program: Command, terminal: Terminal): void {
   resume.action(async (id: string, flags: FleetFlags) =>
     (await import('./commands/fleet.ts')).resume(terminal, id, flags),
   );
-  for (const command of [status, drain, resume]) {
+  const restart = fleet
+    .command('restart')
+    .description(
+      'Replaces workers: each is drained, told to leave (exit code 75) and started again by whoever keeps it; the next ' +
+        'one’s turn is when a worker of the same name can serve. Stops at the first that does not come back. Ctrl-C ' +
+        'leaves the fleet serving.',
+    )
+    .argument('[worker]', which, 'all')
+    .option('--rolling [n]', 'so many at a time, one if no number is given', positiveInteger)
+    .option('--within <time>', 'how long a worker may be away, e.g. 5m (default: 3m)', span)
+    .option(
+      '--drain-within <time>',
+      'how long it may finish what it has claimed; the rest goes back (default: 1m)',
+      span,
+    )
+    .option('--dry-run', 'only say which workers would be restarted');
+  restart.action(async (id: string, flags: RestartFlags) =>
+    (await import('./commands/fleet.ts')).restart(terminal, id, flags),
+  );
+  for (const command of [status, drain, resume, restart]) {
     command
       .option('--queue <name>', 'a queue by its name instead of a model’s, e.g. similarity', queueName)
       .option('--json', 'report as JSON')
@@ -828,6 +850,22 @@ function addQuarantine(queue: Command, terminal: Terminal): Command[] {
     (await import('./commands/queue.ts')).quarantineDrop(terminal, jobIds, flags),
   );
   return [list, giveBack, drop];
+}
+
+function addAudit(program: Command, terminal: Terminal): void {
+  const command = program
+    .command('audit')
+    .summary('who changed what by hand')
+    .description(
+      'Shows who did what by hand, the newest last: commands that change a queue, its workers or the keys of HTTP, and ' +
+        'actions of the dashboard. About 10,000 entries are kept on the queue server.',
+    )
+    .option('--since <time>', 'only the last so long, e.g. 24h', span)
+    .option('--most <n>', 'the newest so many (default: 100)', positiveInteger)
+    .option('--json', 'one JSON object a line')
+    .option('-q, --quiet', 'no notes; errors only');
+  addSettings(command, ['redisUrl', 'prefix', 'cacheDir']);
+  command.action(async (flags: AuditFlags) => (await import('./commands/audit.ts')).audit(terminal, flags));
 }
 
 function addCompletion(program: Command, terminal: Terminal): void {

@@ -71,6 +71,12 @@ export interface KeySpace {
   facts(queue: string): string;
   /** Stream of what a worker did, a step of ten seconds an entry, see worker-history.ts. Gone an hour after the last. */
   history(workerId: string): string;
+  /** As `workers`, of those that are being started and serve nobody yet. */
+  starting(queue: string): string;
+  /** As `facts`, of those that are being started. */
+  startingFacts(queue: string): string;
+  /** Set of the ids of workers that are to end with exit code 75, so that whoever keeps them starts successors. */
+  leaving(queue: string): string;
   /** Set of the ids of drained workers of a model, under its main queue; "*" stands for all, later ones too. */
   drained(queue: string): string;
   /** Written for a while to see whether the server takes writes. */
@@ -108,6 +114,8 @@ export interface KeySpace {
   reply(name: string): string;
   /** Hash of what is kept of the keys of HTTP callers, JSON by id; "version" changes with every change of it. */
   apiKeys(): string;
+  /** Stream of what was done by hand, see audit-log.ts. */
+  audit(): string;
   /** Hash of what a key of an HTTP caller has left of its limits, see key-allowance.ts. */
   allowance(keyId: string): string;
 }
@@ -122,6 +130,9 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     workers: (queue) => `${prefix}:workers:${queue}`,
     facts: (queue) => `${prefix}:facts:${queue}`,
     history: (workerId) => `${prefix}:history:${workerId}`,
+    starting: (queue) => `${prefix}:starting:${queue}`,
+    startingFacts: (queue) => `${prefix}:starting-facts:${queue}`,
+    leaving: (queue) => `${prefix}:leaving:${queue}`,
     drained: (queue) => `${prefix}:drained:${queue}`,
     writeProbe: () => `${prefix}:write-probe`,
     order: (queue) => `${prefix}:order:${queue}`,
@@ -138,6 +149,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     setAside: (queue) => `${prefix}:set-aside:${queue}`,
     request: (queue, requestId) => `${prefix}:request:${queue}:${requestId}`,
     reply: (name) => `${prefix}:reply:${name}`,
+    audit: () => `${prefix}:audit`,
     apiKeys: () => `${prefix}:api-keys`,
     allowance: (keyId) => `${prefix}:allowance:${keyId}`,
   };

@@ -82,6 +82,13 @@ export {
   type HistoryStep,
   type RanBatch,
 } from './claimer/worker-history.ts';
+export {
+  WORKER_STATES,
+  standingOf,
+  type StandingSeen,
+  type WorkerStanding,
+  type WorkerState,
+} from './claimer/worker-state.ts';
 export { LEAD_TOKENS } from './executor/fair-share.ts';
 export { fewRowsAtMost, fewWidths } from './executor/run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';

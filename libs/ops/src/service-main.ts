@@ -20,9 +20,14 @@ export interface Service<Facts extends object = object> {
   readonly facts: Facts;
   /** Rejects when the service cannot go on; never resolves. */
   readonly failed?: Promise<never>;
+  /** Resolves when it is to make room for its successor: it ends with REPLACE_ME. */
+  readonly left?: Promise<void>;
   /** Finishes what is open and leaves nothing running. */
   stop(): Promise<void>;
 }
+
+/** Exit code of a service that is to be started again by whoever keeps it (EX_TEMPFAIL of sysexits.h). */
+export const REPLACE_ME = 75;
 
 export interface ServiceMainOptions {
   /** For log lines and messages: "worker", "http", "dashboard". */
@@ -32,7 +37,7 @@ export interface ServiceMainOptions {
   readonly start: (settings: Settings & { readonly redisUrl: string }, log: Logger) => Promise<Service>;
 }
 
-/** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly. */
+/** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly, 75 for a successor. */
 export async function serviceMain({ name, fixed = {}, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
   let endSigns: (() => void) | undefined;
@@ -62,9 +67,10 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
 
 async function untilStopped(service: Service, stopped: Promise<string>, log: Logger): Promise<number> {
   try {
-    const reason = await Promise.race([stopped, ...(service.failed === undefined ? [] : [service.failed])]);
-    log.info({ reason }, 'stopping');
-    return 0;
+    const { failed = new Promise<never>(() => undefined), left = new Promise<never>(() => undefined) } = service;
+    const reason = await Promise.race([stopped, failed, left.then(() => undefined)]);
+    log.info({ reason: reason ?? 'told to make room for its successor' }, 'stopping');
+    return reason === undefined ? REPLACE_ME : 0;
   } catch (error) {
     log.error({ err: error }, 'cannot go on');
     return 1;

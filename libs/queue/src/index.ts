@@ -21,6 +21,15 @@ export {
 } from './upkeep/board-queues.ts';
 export { orderWaiting, type FairOrderOptions, type WaitingOrder } from './worker/fair-order.ts';
 export { RedisAnnouncer, type AnnouncerOptions } from './worker/announcer.ts';
+export {
+  AuditLog,
+  whoIsHere,
+  writeAudit,
+  type AuditEntry,
+  type AuditLogOptions,
+  type AuditQuestion,
+  type NewAuditEntry,
+} from './audit/audit-log.ts';
 export { BullJobSource } from './worker/bull-job-source.ts';
 export type { BullJobSourceOptions } from './worker/source-parts.ts';
 export { BULLMQ_VERSION, openTransaction, queueAdd, type QueuedJob, type Transaction } from './bullmq/internals.ts';
@@ -65,6 +74,7 @@ export {
   liveWorkers,
   serverClock,
   type PresenceOptions,
+  type StartingFacts,
   type ServerClock,
 } from './lanes/worker-presence.ts';
 export {
@@ -74,7 +84,23 @@ export {
   type ReadStep,
   type WorkerHistory,
 } from './lanes/worker-history.ts';
-export { Fleet, type FleetOptions, type FleetView, type LaneDepth, type LiveWorker } from './lanes/fleet.ts';
+export {
+  Fleet,
+  type FleetOptions,
+  type FleetView,
+  type LaneDepth,
+  type LiveWorker,
+  type StartingWorker,
+} from './lanes/fleet.ts';
+export {
+  nameOf,
+  planRestart,
+  rollingRestart,
+  type RestartedWorker,
+  type RollingOptions,
+  type RollingPlan,
+  type RollingStep,
+} from './lanes/rolling-restart.ts';
 export { enterService, isSimulated, queueService, type QueueService } from './lanes/queue-service.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
 export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

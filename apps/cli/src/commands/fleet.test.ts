@@ -31,8 +31,11 @@ const FACTS: WorkerFacts = {
   memoryBytes: 2_100_000_000,
 };
 
+const NOW_MS = 1_800_000_000_000;
+
 const depth = (queue: string, more: Partial<LaneDepth> = {}): LaneDepth => ({
   queue,
+  isPaused: false,
   waiting: 0,
   active: 0,
   delayed: 0,
@@ -48,6 +51,9 @@ const worker = (workerId: string, lanes: readonly Lane[], more: Partial<LiveWork
   lanes,
   facts: FACTS,
   isDrained: false,
+  isLeaving: false,
+  state: 'ready',
+  reason: 'it claims',
   ...more,
 });
 
@@ -55,6 +61,7 @@ function view(more: Partial<FleetView> = {}, main: Partial<LaneDepth> = {}, cpu:
   return {
     lanes: { main: depth('embed-x', main), cpu: depth('embed-x-cpu', cpu) },
     workers: [worker('gpu-1', ['main']), worker('cpu-1', ['main', 'cpu'])],
+    starting: [],
     isAllDrained: false,
     ...more,
   };
@@ -77,11 +84,32 @@ describe('what stands in the way is said', () => {
       view({ workers: [worker('cpu-1', ['cpu'])] }, { waiting: 1 }),
       'the main lane has 1 job and no worker serves it',
     ],
-    ['a drained worker', view({ workers: [worker('gpu-1', ['main'], { isDrained: true })] }), 'drained: gpu-1'],
+    [
+      'a drained worker',
+      view({ workers: [worker('gpu-1', ['main'], { isDrained: true, state: 'drained' })] }),
+      'drained: gpu-1; shoal fleet resume lets it claim again',
+    ],
+    [
+      'a paused queue',
+      view({}, { isPaused: true, waiting: 4 }),
+      'embed-x is paused: nothing is claimed, 4 jobs wait; shoal queue resume --queue embed-x lets it go on',
+    ],
+    [
+      'workers that are braked',
+      view({
+        workers: ['gpu-1', 'gpu-2'].map((id) => worker(id, ['main'], { state: 'braked', reason: 'results fill it' })),
+      }),
+      'braked: gpu-1, gpu-2: results fill it',
+    ],
+    [
+      'a worker whose executor died',
+      view({ workers: [worker('gpu-1', ['main'], { state: 'starting', reason: 'its executor was lost' })] }),
+      'gpu-1 runs nothing now: its executor was lost',
+    ],
     [
       'a fleet that is drained as a whole',
       view({ workers: [], isAllDrained: true }),
-      'all workers are drained, those that start later too; shoal fleet resume all',
+      'all workers are drained, those that start later too; shoal fleet resume all lets them claim again',
     ],
     [
       'a trial',
@@ -97,23 +125,30 @@ describe('what stands in the way is said', () => {
 });
 
 test('a table shows lanes, workers and break-even backlogs', () => {
+  const standing = { state: 'ready', reason: 'it claims', sinceMs: NOW_MS - 7_300_000 } as const;
+  const told = { ...FACTS, standing, startedMs: NOW_MS - 3 * 86_400_000, version: '0.2.0', textsPerSecond: 17_200 };
   const mainLane = { reason: 'gpu-is-sooner', breakEven: { short: 1_250_000, long: 250_000 } };
   const text = describeFleet(
     view(
       {
         workers: [
-          worker('gpu-1', ['main']),
+          worker('gpu-1', ['main'], { facts: told }),
           worker('cpu-1', ['main', 'cpu'], { facts: { ...FACTS, device: 'cpu', mainLane } }),
           worker('old', ['main'], { facts: undefined }),
         ],
+        starting: [{ workerId: 'coming', device: 'gpu:1', startedMs: NOW_MS - 5_000 }],
+        atMs: NOW_MS,
       },
       { waiting: 12_345, cancelled: 7, oldestMs: 61_500, oldestWaitingMs: { interactive: 300, bulk: 61_500 } },
     ),
   );
   expect(text).toMatch(/^embed-x +12,345 +0 +0 +0 +0 +7 +0\.3 s +61\.5 s$/m);
-  expect(text).toMatch(/^gpu-1 +cuda:0 +fp16 +main +claiming +12 +24K +8\.12M \/ - \/ 1M +65\.5K by knee +2\.10 GB$/m);
+  expect(text).toMatch(
+    /^gpu-1 +ready 2h +cuda:0 +fp16 +main +12 +24K +17\.2K +8\.12M \/ - \/ 1M +65\.5K by knee +2\.10 GB +0\.2\.0 +3d$/m,
+  );
+  expect(text).toMatch(/^coming +starting 5s +gpu:1 /m);
   expect(text).toMatch(/^cpu-1 +gpu-is-sooner +1\.25M \/ - \/ 250K$/m);
-  expect(text).toMatch(/^old +\? +\? +main +claiming +-/m);
+  expect(text).toMatch(/^old +ready +\? +\? +main +-/m);
 });
 
 describe('the command', () => {
@@ -187,7 +222,7 @@ describe('the command', () => {
     await presence.start();
     await server.command('RPUSH', `{shoal}:${SIMILARITY_QUEUE}:wait`, 'a');
     const shown = (await run('status', '--queue', 'similarity')).stdout;
-    expect(shown).toMatch(/^similarity +1 .*^simd-1 +cpu:avx512 .*claiming/ms);
+    expect(shown).toMatch(/^similarity +1 .*^simd-1 +ready +cpu:avx512/ms);
     expect(shown).toMatch(/^simd-1 +3 +1.50 GB +8.00 GB +0 +2 +1.00 GB +4.00 GB +7 +90 \/ 10, GPU LOST$/m);
     expect(shown).toContain('! simd-1: its GPU failed');
     expect(await run('drain', 'simd', '--queue', 'similarity', '--json')).toMatchObject({

@@ -4,9 +4,11 @@
 import { ShoalError } from '@shoal/contract';
 import { LENGTH_CLASSES, type ByLength } from '@shoal/core';
 import type { LedgerFacts, SimilarityFacts } from '@shoal/core/similarity';
-import { Fleet, isSimulated, type FleetView, type LiveWorker } from '@shoal/queue';
-import { withRunningQueue } from '../processes/running-queue.ts';
+import { Fleet, isSimulated, type FleetView, type LiveWorker, type StartingWorker } from '@shoal/queue';
+import { audited } from '../processes/audited.ts';
+import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
+import { restartWorkers, type RestartFlags } from './fleet-restart.ts';
 
 export interface FleetFlags {
   readonly json?: boolean;
@@ -26,8 +28,9 @@ export async function status(terminal: Terminal, flags: FleetFlags): Promise<voi
 
 export async function drain(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
   refuseNobody(which);
-  await withFleet(terminal, flags, async (fleet) => {
+  await withFleet(terminal, flags, async (fleet, place) => {
     const workerIds = await fleet.drain(which);
+    await audited(terminal, place, { what: 'fleet drain', queue: place.queue, ids: workerIds, details: { which } });
     await report(
       terminal,
       flags,
@@ -40,10 +43,16 @@ export async function drain(terminal: Terminal, which: string, flags: FleetFlags
 
 export async function resume(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
   refuseNobody(which);
-  await withFleet(terminal, flags, async (fleet) => {
+  await withFleet(terminal, flags, async (fleet, place) => {
     const workerIds = await fleet.resume(which);
+    await audited(terminal, place, { what: 'fleet resume', queue: place.queue, ids: workerIds, details: { which } });
     await report(terminal, flags, workerIds, `${told(workerIds)} to claim again`);
   });
+}
+
+export async function restart(terminal: Terminal, which: string, flags: RestartFlags): Promise<void> {
+  refuseNobody(which);
+  await withFleet(terminal, flags, (fleet, place) => restartWorkers(terminal, fleet, which, flags, place));
 }
 
 /** Every id begins with an empty text, which a script passes when its variable is not set. */
@@ -55,11 +64,15 @@ function refuseNobody(which: string): void {
     );
 }
 
-async function withFleet(terminal: Terminal, flags: FleetFlags, use: (fleet: Fleet) => Promise<void>): Promise<void> {
+async function withFleet(
+  terminal: Terminal,
+  flags: FleetFlags,
+  use: (fleet: Fleet, place: RunningQueue) => Promise<void>,
+): Promise<void> {
   await withRunningQueue(terminal, flags, async (place) => {
     const fleet = await Fleet.connect(place);
     try {
-      await use(fleet);
+      await use(fleet, place);
     } finally {
       await fleet.close();
     }
@@ -85,6 +98,7 @@ function told(workerIds: readonly string[]): string {
 export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: FleetView): string[] {
   const serving = (lane: 'main' | 'cpu'): LiveWorker[] =>
     workers.filter((worker) => worker.lanes.includes(lane) && !worker.isDrained);
+  const inState = (state: LiveWorker['state']): LiveWorker[] => workers.filter((worker) => worker.state === state);
   const drained = workers.filter(({ isDrained }) => isDrained);
   const simulations = workers.flatMap(({ workerId, facts }) =>
     facts !== undefined && isSimulated(facts.device) ? [workerId] : [],
@@ -97,8 +111,27 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
     ...(main.waiting > 0 && serving('main').length === 0
       ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`]
       : []),
-    ...(isAllDrained ? ['all workers are drained, those that start later too; shoal fleet resume all'] : []),
-    ...(!isAllDrained && drained.length > 0 ? [`drained: ${drained.map(({ workerId }) => workerId).join(', ')}`] : []),
+    ...[main, cpu].flatMap(({ queue, isPaused, waiting }) =>
+      isPaused && (queue === main.queue || waiting > 0)
+        ? [
+            `${queue} is paused: nothing is claimed, ${jobs(waiting)} wait${waiting === 1 ? 's' : ''}; shoal queue resume ` +
+              `--queue ${main.queue} lets it go on`,
+          ]
+        : [],
+    ),
+    ...(isAllDrained
+      ? ['all workers are drained, those that start later too; shoal fleet resume all lets them claim again']
+      : []),
+    ...(!isAllDrained && drained.length > 0
+      ? [
+          `drained: ${drained.map(({ workerId }) => workerId).join(', ')}; shoal fleet resume lets ` +
+            `${drained.length === 1 ? 'it' : 'them'} claim again`,
+        ]
+      : []),
+    ...[...Map.groupBy(inState('braked'), ({ reason }) => reason)].map(
+      ([reason, braked]) => `braked: ${braked.map(({ workerId }) => workerId).join(', ')}: ${reason}`,
+    ),
+    ...inState('starting').map(({ workerId, reason }) => `${workerId} runs nothing now: ${reason}`),
     ...(simulations.length === 0 || main.queue.endsWith('-sim')
       ? []
       : [`a trial: simulated is ${simulations.join(', ')}; vectors of this queue are not those of the model`]),
@@ -122,10 +155,10 @@ function jobs(count: number): string {
 
 type Workers = FleetView['workers'];
 
-export function describe({ lanes, workers }: FleetView): string {
+export function describe({ lanes, workers, starting, atMs }: FleetView): string {
   return [
     describeLanes(lanes),
-    workers.length === 0 ? 'no worker is alive\n' : describeWorkers(workers),
+    workers.length + starting.length === 0 ? 'no worker is alive\n' : describeWorkers(workers, starting, atMs),
     describeComparers(workers),
     describeTakers(workers),
   ]
@@ -149,31 +182,47 @@ function describeLanes(lanes: FleetView['lanes']): string {
 
 const WORKER_HEAD = [
   'WORKER',
+  'STATE',
   'DEVICE',
   'PRECISION',
   'LANES',
-  'STATE',
   'CLAIMS',
   'POOL TOKENS',
+  'TEXTS/S',
   'TOKENS/S SHORT/MEDIUM/LONG',
   'TOKEN BUDGET',
   'MEMORY',
+  'VERSION',
+  'UP',
 ];
 
-function describeWorkers(workers: Workers): string {
-  const lines = workers.map(({ workerId, lanes: served, facts, isDrained }) => [
+function describeWorkers(workers: Workers, starting: readonly StartingWorker[], atMs: number | undefined): string {
+  const since = (ms: number | undefined): string =>
+    ms === undefined || atMs === undefined ? '' : age(Math.max(0, atMs - ms));
+  const lines = workers.map(({ workerId, lanes: served, facts, state }) => [
     workerId,
+    `${state} ${facts?.standing?.state === state ? since(facts.standing.sinceMs) : ''}`.trimEnd(),
     facts?.device ?? '?',
     facts?.precision ?? '?',
     served.join('+'),
-    isDrained ? 'drained' : 'claiming',
     short(facts?.claims),
     short(facts?.poolTokens),
+    short(facts?.textsPerSecond),
     byLength(facts?.rates),
     facts?.budget === undefined ? '-' : `${short(facts.budget.maxPaddedTokens)} by ${facts.budget.limitedBy}`,
     bytes(facts?.memoryBytes),
+    facts?.version ?? '?',
+    since(facts?.startedMs) || '?',
   ]);
-  return table(WORKER_HEAD, lines);
+  const coming = starting.map(({ workerId, device, startedMs, version }) => [
+    workerId,
+    `starting ${since(startedMs)}`.trimEnd(),
+    device ?? '?',
+    ...WORKER_HEAD.slice(3, -2).map(() => '-'),
+    version ?? '?',
+    '-',
+  ]);
+  return table(WORKER_HEAD, [...lines, ...coming]);
 }
 
 const LEDGER_HEAD = ['BYTES', 'OF', 'LEFT FOR OTHERS'];
@@ -219,6 +268,19 @@ function callCells({ gpu, calls, isGpuLost }: SimilarityFacts): string {
 function byLength(values: ByLength | undefined): string {
   return LENGTH_CLASSES.map((length) => short(values?.[length])).join(' / ');
 }
+
+/** One unit is enough for a glance: 42s, 17m, 5h, 3d. */
+function age(ms: number): string {
+  const [size, unit] = AGES.find(([unitMs]) => ms >= 2 * unitMs) ?? [1_000, 's'];
+  return `${Math.floor(ms / size)}${unit}`;
+}
+
+/** From two of a unit on; below, in seconds. */
+const AGES = [
+  [86_400_000, 'd'],
+  [3_600_000, 'h'],
+  [60_000, 'm'],
+] as const;
 
 /** Three digits are enough to compare by eye. */
 function short(value: number | undefined): string {

@@ -4,6 +4,7 @@
 import { ShoalError } from '@shoal/contract';
 import { SCOPES, makeApiKey, type ApiKey, type KeyLimits, type Scope } from '@shoal/core';
 import { AccessLink, FileApiKeys, type ApiKeyStore } from '@shoal/queue';
+import { audited, type AuditPlace } from '../processes/audited.ts';
 import { withRunningServer } from '../processes/running-queue.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -26,7 +27,7 @@ export interface CreateFlags extends KeyFlags {
 
 export async function create(terminal: Terminal, name: string, flags: CreateFlags): Promise<void> {
   const scopes = flags.scopes === undefined ? undefined : scopesIn(flags.scopes);
-  await withKeys(terminal, flags, async (store) => {
+  await withKeys(terminal, flags, async (store, place) => {
     const isFirst = (await store.list()).length === 0;
     const now = Date.now();
     const { text, kept } = makeApiKey(
@@ -40,6 +41,8 @@ export async function create(terminal: Terminal, name: string, flags: CreateFlag
       now,
     );
     await store.add(kept);
+    const details = { name, tenant: kept.tenant, scopes: kept.scopes.join(',') };
+    await noteKeys(terminal, place, { what: 'key create', ids: [kept.id], details });
     if (flags.json === true) return print(terminal, `${JSON.stringify({ key: text, ...shownAs(kept, now) })}\n`);
     await print(terminal, `${text}\n`);
     note(
@@ -63,11 +66,12 @@ export async function list(terminal: Terminal, flags: KeyFlags): Promise<void> {
 }
 
 export async function revoke(terminal: Terminal, ids: readonly string[], flags: KeyFlags): Promise<void> {
-  await withKeys(terminal, flags, async (store) => {
+  await withKeys(terminal, flags, async (store, place) => {
     const now = Date.now();
     const found: { readonly id: string; readonly key: ApiKey | undefined }[] = [];
     for (const id of ids) found.push({ id, key: await store.revoke(id, now) });
     const known = found.flatMap(({ key }) => (key === undefined ? [] : [shownAs(key, now)]));
+    if (known.length > 0) await noteKeys(terminal, place, { what: 'key revoke', ids: known.map(({ id }) => id) });
     if (flags.json === true) await print(terminal, `${JSON.stringify(known)}\n`);
     for (const { id, name } of known)
       note(terminal, flags, `key ${id} (${name}) is revoked: servers refuse it within seconds`);
@@ -86,18 +90,27 @@ export async function revoke(terminal: Terminal, ids: readonly string[], flags: 
 async function withKeys(
   terminal: Terminal,
   flags: KeyFlags,
-  use: (store: ApiKeyStore) => Promise<void>,
+  use: (store: ApiKeyStore, place: AuditPlace | undefined) => Promise<void>,
 ): Promise<void> {
   const { httpKeyFile } = await settingsOf(terminal, flags);
-  if (httpKeyFile !== undefined) return use(new FileApiKeys(httpKeyFile));
+  if (httpKeyFile !== undefined) return use(new FileApiKeys(httpKeyFile), undefined);
   await withRunningServer(terminal, flags, async (place) => {
     const link = await AccessLink.connect(place);
     try {
-      await use(link.keys);
+      await use(link.keys, place);
     } finally {
       await link.close();
     }
   });
+}
+
+/** Keys in a file have no server to note it on: there the file's own time and owner tell. */
+async function noteKeys(
+  terminal: Terminal,
+  place: AuditPlace | undefined,
+  entry: Parameters<typeof audited>[2],
+): Promise<void> {
+  if (place !== undefined) await audited(terminal, place, entry);
 }
 
 function scopesIn(text: string): readonly Scope[] {

@@ -6,6 +6,7 @@ import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queu
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
 import { refuseUnseen, withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
+import { audited, countedBy } from '../processes/audited.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface QueueFlags {
@@ -38,8 +39,10 @@ export async function counts(terminal: Terminal, flags: QueueFlags): Promise<voi
 }
 
 export async function pause(terminal: Terminal, flags: QueueFlags): Promise<void> {
-  await withAdmin(terminal, flags, async (admin, { queue }) => {
+  await withAdmin(terminal, flags, async (admin, place) => {
+    const { queue } = place;
     await admin.pause();
+    await audited(terminal, place, { what: 'queue pause', queue });
     await report(
       terminal,
       flags,
@@ -51,8 +54,10 @@ export async function pause(terminal: Terminal, flags: QueueFlags): Promise<void
 }
 
 export async function resume(terminal: Terminal, flags: QueueFlags): Promise<void> {
-  await withAdmin(terminal, flags, async (admin, { queue }) => {
+  await withAdmin(terminal, flags, async (admin, place) => {
+    const { queue } = place;
     await admin.resume();
+    await audited(terminal, place, { what: 'queue resume', queue });
     await report(terminal, flags, { queue, paused: false }, `${queue} and its CPU lane are claimed from again`);
   });
 }
@@ -63,7 +68,7 @@ export async function retry(terminal: Terminal, jobIds: readonly string[], flags
     throw new ShoalError('USAGE', 'name the jobs to run again, or all that failed with --all or --code CODE');
   if (flags.code !== undefined && !Object.hasOwn(ERROR_CODES, flags.code))
     throw new ShoalError('USAGE', `"${flags.code}" is no error code; known are ${Object.keys(ERROR_CODES).join(', ')}`);
-  await withAdmin(terminal, flags, async (admin) => {
+  await withAdmin(terminal, flags, async (admin, place) => {
     const bar = progressFor(terminal, 'running again', flags);
     const found: string[] = [];
     let leftOut = 0;
@@ -76,6 +81,7 @@ export async function retry(terminal: Terminal, jobIds: readonly string[], flags
         `${jobsOf(leftOut)} left out that were cancelled or whose deadline passed; name them, or say --code CANCELLED`,
       );
     const results = await inSteps(terminal, isAll ? found : jobIds, bar, (ids) => admin.retry(ids));
+    await noteJobs(terminal, place, 'queue retry', results, flags.code === undefined ? {} : { code: flags.code });
     await reportJobs(
       terminal,
       flags,
@@ -97,6 +103,7 @@ export async function cancel(terminal: Terminal, jobIds: readonly string[], flag
       const results = await inSteps(terminal, jobIds, progressFor(terminal, 'cancelling', flags), (ids) =>
         canceller.cancel(ids),
       );
+      await noteJobs(terminal, place, 'queue cancel', results);
       await reportJobs(
         terminal,
         flags,
@@ -136,11 +143,12 @@ export async function quarantineReturn(
   jobIds: readonly string[],
   flags: QueueFlags,
 ): Promise<void> {
-  await withQuarantine(terminal, flags, async (quarantine) => {
+  await withQuarantine(terminal, flags, async (quarantine, place) => {
     const results = (await quarantine.giveBack(jobIds)).map((result, at) => ({
       jobId: jobIds[at] ?? '',
       outcome: result?.outcome ?? 'unknown',
     }));
+    await noteJobs(terminal, place, 'queue quarantine return', results);
     await reportJobs(
       terminal,
       flags,
@@ -162,12 +170,14 @@ export async function quarantineReturn(
 }
 
 export async function quarantineDrop(terminal: Terminal, jobIds: readonly string[], flags: QueueFlags): Promise<void> {
-  await withQuarantine(terminal, flags, async (quarantine) => {
+  await withQuarantine(terminal, flags, async (quarantine, place) => {
     const dropped = new Set(await quarantine.drop(jobIds));
+    const results = jobIds.map((jobId) => ({ jobId, outcome: dropped.has(jobId) ? 'dropped' : 'unknown' }) as const);
+    await noteJobs(terminal, place, 'queue quarantine drop', results);
     await reportJobs(
       terminal,
       flags,
-      jobIds.map((jobId) => ({ jobId, outcome: dropped.has(jobId) ? 'dropped' : 'unknown' })),
+      results,
       { dropped: 'dropped, input included', unknown: 'not in quarantine' },
       'dropped',
     );
@@ -175,7 +185,7 @@ export async function quarantineDrop(terminal: Terminal, jobIds: readonly string
 }
 
 export async function clean(terminal: Terminal, { state, olderThan, ...flags }: CleanFlags): Promise<void> {
-  await withAdmin(terminal, flags, async (admin) => {
+  await withAdmin(terminal, flags, async (admin, place) => {
     const total = (await admin.counts()).lanes[0]?.[state] ?? 0;
     const bar = progressFor(terminal, 'cleaning', flags);
     try {
@@ -185,6 +195,8 @@ export async function clean(terminal: Terminal, { state, olderThan, ...flags }: 
         signal: terminal.signal,
         onProgress: (done) => bar.update(done, total),
       });
+      const details = { state, olderThanMs: olderThan };
+      await audited(terminal, place, { what: 'queue clean', queue: place.queue, count: removed, details });
       terminal.signal.throwIfAborted();
       await report(
         terminal,
@@ -199,11 +211,13 @@ export async function clean(terminal: Terminal, { state, olderThan, ...flags }: 
 }
 
 export async function repair(terminal: Terminal, flags: QueueFlags): Promise<void> {
-  await withAdmin(terminal, flags, async (admin) => {
+  await withAdmin(terminal, flags, async (admin, place) => {
     const bar = progressFor(terminal, 'looking', flags);
     const repaired = await admin
       .repair((jobs, total) => bar.update(jobs, Math.max(jobs, total)), terminal.signal)
       .finally(() => bar.stop());
+    const { quarantined: ids, kept: _, ...numbers } = repaired;
+    await audited(terminal, place, { what: 'queue repair', queue: place.queue, ids, details: numbers });
     terminal.signal.throwIfAborted();
     const { jobs, moved, shortened, setAside, mended, failed, requeued, released, removed, quarantined, kept } =
       repaired;
@@ -252,16 +266,29 @@ async function withAdmin(
 async function withQuarantine(
   terminal: Terminal,
   flags: QueueFlags,
-  use: (quarantine: Quarantine) => Promise<void>,
+  use: (quarantine: Quarantine, place: RunningQueue) => Promise<void>,
 ): Promise<void> {
   await withRunningQueue(terminal, flags, async (place) => {
     const quarantine = new Quarantine(place);
     try {
-      await use(quarantine);
+      await use(quarantine, place);
     } finally {
       await quarantine.close();
     }
   });
+}
+
+/** Which jobs a command was about, and what became of how many. */
+async function noteJobs(
+  terminal: Terminal,
+  place: RunningQueue,
+  what: string,
+  results: readonly { readonly jobId: string; readonly outcome: string }[],
+  chosen: Readonly<Record<string, string>> = {},
+): Promise<void> {
+  if (results.length === 0) return;
+  const details = { ...chosen, ...countedBy(results.map(({ outcome }) => outcome)) };
+  await audited(terminal, place, { what, queue: place.queue, ids: results.map(({ jobId }) => jobId), details });
 }
 
 const quietLog = createLogger({ level: 'silent', name: 'queue' });

@@ -4,11 +4,12 @@
 import type { ChildProcess } from 'node:child_process';
 import { ShoalError, type Failure } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
+import { REPLACE_ME } from '@shoal/ops/service';
 import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 import { endOf, forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
 import { fetchModel, withServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
-import { say, type Terminal } from '../terminal.ts';
+import { Interruption, say, type Terminal } from '../terminal.ts';
 
 export type WorkerFlags = Readonly<Record<string, string>>;
 
@@ -39,6 +40,11 @@ async function runWorker(terminal: Terminal, settings: Settings): Promise<void> 
   const stopped = stopOnSignal(terminal, child, settings.drainTimeoutMs + BEYOND_DRAIN_MS);
   const { code, signal } = await endOf(child);
   if (stopped() && code === 0) return;
+  if (code === REPLACE_ME)
+    throw new Interruption(
+      `the worker made room for its successor: start it again (exit code ${REPLACE_ME})`,
+      REPLACE_ME,
+    );
   if (unfit !== undefined) throw new ShoalError(unfit.code, unfit.message);
   throw new ShoalError(
     'EXECUTOR_LOST',

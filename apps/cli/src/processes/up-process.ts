@@ -18,6 +18,7 @@ import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
+import { REPLACE_ME } from '@shoal/ops/service';
 import { PARENT_TELLS, SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
 import { endOf, stopWorker, unfitReport } from './keep-worker.ts';
 
@@ -106,7 +107,7 @@ export class UpProcess {
     stopping.addEventListener('abort', stop, { once: true });
     try {
       const { code, signal } = await endOf(child);
-      const end = typeof signal === 'string' ? `killed by ${signal}` : `exit code ${String(code)}`;
+      const end = typeof signal === 'string' ? `killed by ${signal}` : endOfCode(code);
       return { failure, reason: failure?.message ?? (isSilent ? `silent for ${SILENT_FOR} and killed` : end) };
     } catch (error) {
       return { failure, reason: error instanceof Error ? error.message : String(error) }; // it could not even be forked
@@ -141,6 +142,10 @@ export function forkApp(app: App, environment: Readonly<Record<string, string | 
 export function samePort(key: 'httpPort' | 'dashboardPort', report: ReadyReport | undefined): Record<string, string> {
   const url = report?.['url'];
   return typeof url === 'string' && URL.canParse(url) ? { [environmentName(key)]: new URL(url).port } : {};
+}
+
+function endOfCode(code: unknown): string {
+  return code === REPLACE_ME ? 'told to make room for its successor' : `exit code ${String(code)}`;
 }
 
 function isReady(message: unknown): message is ReadyReport {

@@ -1,11 +1,16 @@
 // How fast something comes, by what came lately. Pure; whoever asks tells the time.
 
-/** After so long a time what came counts a third. */
 const MEMORY_MS = 200;
 
 export class ArrivalRate {
+  private readonly memoryMs: number;
   private sum = 0;
   private atMs = 0;
+
+  /** `memoryMs`: after so long a time what came counts a third. */
+  constructor(memoryMs: number = MEMORY_MS) {
+    this.memoryMs = memoryMs;
+  }
 
   add(count: number, nowMs: number): void {
     this.sum = this.remembered(nowMs) + count;
@@ -14,10 +19,10 @@ export class ArrivalRate {
 
   /** How many a millisecond; 0 before anything came. */
   perMs(nowMs: number): number {
-    return this.remembered(nowMs) / MEMORY_MS;
+    return this.remembered(nowMs) / this.memoryMs;
   }
 
   private remembered(nowMs: number): number {
-    return this.sum * Math.exp((this.atMs - nowMs) / MEMORY_MS);
+    return this.sum * Math.exp((this.atMs - nowMs) / this.memoryMs);
   }
 }

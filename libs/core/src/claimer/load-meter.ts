@@ -2,12 +2,16 @@
 // at the device and forget what is long past.
 
 import { LENGTH_CLASSES, lengthClassOf, type LengthClass, type WorkerLoad } from './worker-facts.ts';
+import { ArrivalRate } from '../base/arrival-rate.ts';
+import { systemClock, type Clock } from '../ports/clock.ts';
 import type { BudgetState } from '../ports/device.ts';
 import type { Metrics } from '../ports/metrics.ts';
 import type { SimilarityFacts } from '../similarity/facts.ts';
 
 /** After so much time at the device, what was measured counts a third. */
 const MEMORY_MS = 20_000;
+/** Texts a second are of about so long. */
+const TEXTS_MS = 10_000;
 
 interface Sums {
   tokens: number;
@@ -19,6 +23,8 @@ interface Sums {
 /** Counts for `WorkerLoad` whatever passes it on the way to the metrics. */
 export class LoadMeter {
   private readonly byLength: Record<LengthClass, Sums> = { short: zero(), medium: zero(), long: zero() };
+  private readonly clock: Clock;
+  private readonly texts = new ArrivalRate(TEXTS_MS);
   private claims = 0;
   private poolTokens = 0;
   private tokens = 0;
@@ -26,6 +32,16 @@ export class LoadMeter {
   budget: BudgetState | undefined;
   memoryBytes: number | undefined;
   similarity: SimilarityFacts | undefined;
+  /** Whether an executor runs that said it can. */
+  hasExecutor = false;
+  /** How the last executor was lost, in the words of the log; undefined: none was. */
+  lastLoss: string | undefined;
+  /** What the queue server has no room for. */
+  brake: 'memory' | 'unread' | undefined;
+
+  constructor(clock: Clock = systemClock) {
+    this.clock = clock;
+  }
 
   /** The same metrics, counted here as well. */
   tap(metrics: Metrics): Metrics {
@@ -42,6 +58,7 @@ export class LoadMeter {
       },
       microBatchRan: (run) => {
         this.ran(run);
+        this.texts.add(run.rows, this.clock.nowMs());
         metrics.microBatchRan(run);
       },
       budgetChanged: (budget) => {
@@ -56,7 +73,21 @@ export class LoadMeter {
         this.memoryBytes = memory.measuredBytes;
         metrics.memoryMeasured(memory);
       },
+      executorReady: (pid) => {
+        this.hasExecutor = true;
+        metrics.executorReady(pid);
+      },
+      executorLost: (reason, words) => {
+        this.hasExecutor = false;
+        this.lastLoss = words ?? reason;
+        metrics.executorLost(reason, words);
+      },
     };
+  }
+
+  /** Rows that the device ran, of about the last ten seconds. */
+  get textsPerSecond(): number {
+    return 1_000 * this.texts.perMs(this.clock.nowMs());
   }
 
   load(): WorkerLoad {

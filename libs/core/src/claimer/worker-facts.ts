@@ -4,6 +4,7 @@
 
 import type { Lane } from '@shoal/contract';
 import type { BudgetState, Precision } from '../ports/device.ts';
+import type { WorkerStanding } from './worker-state.ts';
 import type { CollectionFacts, SimilarityFacts } from '../similarity/facts.ts';
 
 /** The width of a micro-batch, in three classes. */
@@ -39,6 +40,14 @@ export interface WorkerFacts extends WorkerLoad {
   readonly model: string;
   readonly host: string;
   readonly pid: number;
+  /** What it is called over all its lives; its id has more behind it. */
+  readonly name?: string;
+  /** By the server's clock, epoch ms. */
+  readonly startedMs?: number;
+  /** Its state, and since when by the server's clock, epoch ms. Workers of 0.1.0 do not tell it. */
+  readonly standing?: WorkerStanding & { readonly sinceMs: number };
+  /** Rows that its device ran a second, of about the last ten seconds. */
+  readonly textsPerSecond?: number;
   /** Of Shoal. Workers of 0.1.0 do not tell it. */
   readonly version?: string;
   /** The newest version of jobs that it reads; left out: 1. */

@@ -23,6 +23,8 @@ const FACTS: WorkerFacts = {
   tokensPerJob: 640,
 };
 
+const WELL = { isDrained: false, isLeaving: false, state: 'ready', reason: 'it claims' };
+
 let server: TestServer;
 let connection: Redis;
 let fleet: Fleet;
@@ -87,8 +89,8 @@ test('shows workers with their lanes and what they tell of themselves, and how f
   expect(lanes.main.oldestWaitingMs).toEqual({ interactive: lanes.main.oldestMs, bulk: 0 });
   expect(lanes.cpu).toMatchObject({ queue: 'embed-x-cpu', waiting: 1 });
   expect(workers).toEqual([
-    { workerId: 'cpu-1', lanes: ['main', 'cpu'], facts: { ...FACTS, lanes: ['main', 'cpu'] }, isDrained: false },
-    { workerId: 'gpu-1', lanes: ['main'], facts: FACTS, isDrained: false },
+    { ...WELL, workerId: 'cpu-1', lanes: ['main', 'cpu'], facts: { ...FACTS, lanes: ['main', 'cpu'] } },
+    { ...WELL, workerId: 'gpu-1', lanes: ['main'], facts: FACTS },
   ]);
   await Promise.all([main.close(), cpu.close()]);
 });
@@ -143,6 +145,37 @@ test('all are drained, those that start later too, until all are resumed', async
     isAllDrained: false,
     workers: [{ isDrained: false }, { isDrained: false }],
   });
+});
+
+test('the state of a worker is what it tells, and what is known of its queue now', async () => {
+  const standing = { state: 'braked', reason: 'results fill it', sinceMs: 1 } as const;
+  await show('gpu-1', ['main'], { facts: () => ({ ...FACTS, standing }) });
+  await show('gpu-2', ['main'], { facts: () => ({ ...FACTS, standing: { ...standing, state: 'starting' } }) });
+  const states = async (): Promise<string[]> => (await fleet.read()).workers.map(({ state }) => state);
+  expect(await states()).toEqual(['braked', 'starting']);
+  const queue = new Queue(mainQueue('x'), { prefix, connection });
+  await queue.pause();
+  expect(await fleet.read()).toMatchObject({ lanes: { main: { isPaused: true }, cpu: { isPaused: false } } });
+  expect(await states()).toEqual(['paused', 'starting']);
+  await fleet.drain('gpu-1');
+  expect(await states()).toEqual(['draining', 'starting']);
+  await queue.close();
+});
+
+test('a worker that is being started is shown as such and serves nobody', async () => {
+  const told = { device: 'gpu:0', host: 'h', pid: 7, name: 'gpu' };
+  const starting = await show('gpu-1', ['main'], { isStarting: true, facts: () => told });
+  expect(await fleet.read()).toMatchObject({ workers: [], starting: [{ ...told, workerId: 'gpu-1' }] });
+  await starting.stop();
+  expect((await fleet.read()).starting).toEqual([]);
+});
+
+test('a worker that is told to leave is known by its id, until it has left', async () => {
+  const leaving = await show('gpu-1', ['main']);
+  await fleet.leave(['gpu-1']);
+  expect((await fleet.read()).workers).toMatchObject([{ workerId: 'gpu-1', isLeaving: true, state: 'ready' }]);
+  await leaving.stop();
+  expect(await connection.exists(keySpace(prefix).leaving(mainQueue('x')))).toBe(0);
 });
 
 test('a drain outlasts an outage in which everybody’s time ran out', async () => {

@@ -1,16 +1,16 @@
 // The fleet of one queue, a model's or that of another kind of job, as anybody sees it: live workers with what they
 // tell of themselves, and how full both lanes are. Also where workers are told to claim nothing (drain) and to go on
-// (resume). Reads, and writes that one set; the workers follow within a second, when they next look at the fleet.
+// (resume), or to make room for a successor (leave). Reads, and writes those two sets; the workers follow within a second, when they next look at the fleet.
 
 import { DEFAULT_PREFIX, ShoalError, cpuLaneOf, keySpace, type KeySpace, type Lane } from '@shoal/contract';
-import type { Logger, WorkerFacts } from '@shoal/core';
+import { standingOf, type Logger, type WorkerFacts, type WorkerStanding, type WorkerState } from '@shoal/core';
 import { Queue } from 'bullmq';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
-import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
+import { ALL_WORKERS, liveWorkers, startingWorkers, type StartingFacts } from './worker-presence.ts';
 
 export interface FleetOptions {
   readonly redisUrl: ServerAddress;
@@ -23,6 +23,7 @@ export interface FleetOptions {
 
 export interface LaneDepth {
   readonly queue: string;
+  readonly isPaused: boolean;
   /** Prioritized jobs count as waiting. */
   readonly waiting: number;
   readonly active: number;
@@ -45,17 +46,33 @@ export interface LiveWorker {
   /** Undefined for a worker that tells nothing of itself, or not yet. */
   readonly facts: WorkerFacts | undefined;
   readonly isDrained: boolean;
+  /** Told to end, for a successor. */
+  readonly isLeaving: boolean;
+  readonly state: WorkerState;
+  /** Why it is in that state, a sentence without a full stop. */
+  readonly reason: string;
+}
+
+/** A worker that is being started and serves nobody yet. */
+export interface StartingWorker extends Partial<StartingFacts> {
+  readonly workerId: string;
 }
 
 export interface FleetView {
   readonly lanes: Readonly<Record<Lane, LaneDepth>>;
   readonly workers: readonly LiveWorker[];
+  /** Empty where somebody only had a look. */
+  readonly starting: readonly StartingWorker[];
   /** Whether workers that start later are drained as well. */
   readonly isAllDrained: boolean;
+  /** When it was read, epoch ms by the server's clock; undefined where somebody only had a look. */
+  readonly atMs?: number | undefined;
 }
 
 /** Of jobs in each place where the oldest may be. */
 const BRIEF_PAGE_JOBS = 8;
+/** Ids are of one life each; whoever has not left by then was gone before it heard. */
+const LEAVING_S = 3_600;
 
 export class Fleet {
   private readonly connection: Redis;
@@ -88,7 +105,14 @@ export class Fleet {
   read(): Promise<FleetView> {
     return translated(() => {
       const places = Object.values(this.queues).map(({ name }) => ({ prefix: this.prefix, queue: name }));
-      return withSoundKeys(this.connection, places, () => this.ask((queue) => this.depthOf(queue)));
+      return withSoundKeys(this.connection, places, async () => {
+        const [view, starting, [seconds]] = await Promise.all([
+          this.ask((queue) => this.depthOf(queue)),
+          this.askStarting(),
+          this.connection.time(),
+        ]);
+        return { ...view, starting, atMs: 1_000 * Number(seconds) };
+      });
     });
   }
 
@@ -102,25 +126,41 @@ export class Fleet {
 
   private async ask(depthOf: (queue: Queue) => Promise<LaneDepth>): Promise<FleetView> {
     const { main, cpu } = this.queues;
-    const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained] = await Promise.all([
+    const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained, leaving] = await Promise.all([
       depthOf(main),
       depthOf(cpu),
       liveFacts(this.connection, main.name, this.prefix),
       liveFacts(this.connection, cpu.name, this.prefix),
       this.connection.smembers(this.keys.drained(main.name)),
+      this.connection.smembers(this.keys.leaving(main.name)),
     ]);
     const isAllDrained = drained.includes(ALL_WORKERS);
     const ids = [...new Set([...mainWorkers.keys(), ...cpuWorkers.keys()])].sort();
-    const workers = ids.map((workerId): LiveWorker => ({
-      workerId,
-      lanes: [
+    const depths = { main: mainDepth, cpu: cpuDepth };
+    const workers = ids.map((workerId): LiveWorker => {
+      const lanes = [
         ...(mainWorkers.has(workerId) ? ['main' as const] : []),
         ...(cpuWorkers.has(workerId) ? ['cpu' as const] : []),
-      ],
-      facts: mainWorkers.get(workerId) ?? cpuWorkers.get(workerId),
-      isDrained: isAllDrained || drained.includes(workerId),
-    }));
-    return { lanes: { main: mainDepth, cpu: cpuDepth }, workers, isAllDrained };
+      ];
+      const facts = mainWorkers.get(workerId) ?? cpuWorkers.get(workerId);
+      const isDrained = isAllDrained || drained.includes(workerId);
+      const isPaused = lanes.every((lane) => depths[lane].isPaused);
+      const standing = standingSeen(facts, isDrained, isPaused);
+      return { workerId, lanes, facts, isDrained, isLeaving: leaving.includes(workerId), ...standing };
+    });
+    return { lanes: depths, workers, starting: [], isAllDrained };
+  }
+
+  private async askStarting(): Promise<StartingWorker[]> {
+    const lanes = Object.values(this.queues);
+    const found = await Promise.all(
+      lanes.map(async ({ name }) => {
+        const ids = await startingWorkers(this.connection, name, this.prefix);
+        const told = ids.length === 0 ? [] : await this.connection.hmget(this.keys.startingFacts(name), ...ids);
+        return ids.map((workerId, at) => ({ ...parsedObject(told[at] ?? ''), workerId }));
+      }),
+    );
+    return [...new Map(found.flat().map((one) => [one.workerId, one])).values()];
   }
 
   /**
@@ -169,6 +209,18 @@ export class Fleet {
     return ids;
   }
 
+  /**
+   * Tells live workers to drain and to end with exit code 75, so that whoever keeps them starts successors. Workers of
+   * 0.1.0 do not hear it.
+   */
+  async leave(workerIds: readonly string[]): Promise<void> {
+    if (workerIds.length === 0) return;
+    const key = this.keys.leaving(this.queues.main.name);
+    await translated(() =>
+      Promise.all([this.connection.sadd(key, ...workerIds), this.connection.expire(key, LEAVING_S)]),
+    );
+  }
+
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
@@ -210,11 +262,25 @@ export class Fleet {
   }
 
   private async countsOf(queue: Queue): Promise<Omit<LaneDepth, 'cancelled' | 'oldestMs' | 'oldestWaitingMs'>> {
-    const counts = await queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed');
+    const [counts, isPaused] = await Promise.all([
+      queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'),
+      queue.isPaused(),
+    ]);
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, failed = 0 } = counts;
     const handedOver = counts['waiting-children'] ?? 0;
-    return { queue: queue.name, waiting: wait + prioritized, active, delayed, handedOver, failed };
+    return { queue: queue.name, isPaused, waiting: wait + prioritized, active, delayed, handedOver, failed };
   }
+}
+
+/** What a worker told two seconds ago, or nothing of the kind, and what is known of its queue now. */
+function standingSeen(facts: WorkerFacts | undefined, isDrained: boolean, isPaused: boolean): WorkerStanding {
+  const told = facts?.standing;
+  if (told === undefined) return standingOf({ isDrained, claims: facts?.claims ?? 0, isPaused });
+  const { state, reason } = told;
+  if (state === 'starting' || state === 'draining' || state === 'drained') return { state, reason };
+  if (isDrained) return { state: 'draining', reason: 'it was told to claim nothing, and has not answered yet' };
+  if (isPaused || state === 'paused') return standingOf({ isDrained, claims: 0, isPaused });
+  return { state, reason };
 }
 
 /** What live workers of a lane tell of themselves, by id. */
@@ -240,6 +306,14 @@ function modelIn(returnValue: string | null): string | undefined {
     return typeof model === 'string' ? model : undefined;
   } catch {
     return undefined;
+  }
+}
+
+function parsedObject(text: string): object {
+  try {
+    return Object(JSON.parse(text)) as object;
+  } catch {
+    return {};
   }
 }
 

@@ -7,6 +7,7 @@ import { FleetWatch, HybridGate, alarmOfCpuLane } from './hybrid-gate.ts';
 
 const depth = (queue: string, waiting: number, oldestMs = 5_000): LaneDepth => ({
   queue,
+  isPaused: false,
   waiting,
   active: 0,
   delayed: 0,
@@ -36,11 +37,12 @@ function worker(workerId: string, lanes: readonly Lane[], rate = 1_000_000): Liv
     lanes,
     isDrained: false,
   };
-  return { workerId, lanes, facts, isDrained: false };
+  return { workerId, lanes, facts, isDrained: false, isLeaving: false, state: 'ready', reason: 'it claims' };
 }
 
 function view(main: number, workers: readonly LiveWorker[], cpu = 0): FleetView {
-  return { lanes: { main: depth('embed-x', main), cpu: depth('embed-x-cpu', cpu) }, workers, isAllDrained: false };
+  const lanes = { main: depth('embed-x', main), cpu: depth('embed-x-cpu', cpu) };
+  return { lanes, workers, starting: [], isAllDrained: false };
 }
 
 const ME = worker('me', ['main', 'cpu'], 10_000);

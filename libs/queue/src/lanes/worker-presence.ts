@@ -18,11 +18,16 @@ export interface PresenceOptions {
   /** Where it is seen; left out: in `queue` alone. */
   readonly lanes?: readonly string[] | undefined;
   readonly workerId?: string | undefined;
-  readonly facts?: (() => WorkerFacts) | undefined;
+  readonly facts?: (() => WorkerFacts | StartingFacts) | undefined;
   /** What the worker did since it was asked last; kept for whoever looks at the fleet. Needs `facts`. */
   readonly history?: (() => HistoryStep) | undefined;
+  /** It is being started: shown as such, and counted as serving by nobody. */
+  readonly isStarting?: boolean | undefined;
   readonly log: Logger;
 }
+
+/** What a worker that is being started tells of itself. */
+export type StartingFacts = Pick<WorkerFacts, 'device' | 'host' | 'pid' | 'version' | 'name' | 'startedMs'>;
 
 /** In the set of drained workers: all of them, later ones too. */
 export const ALL_WORKERS = '*';
@@ -115,11 +120,11 @@ export class WorkerPresence {
 
   private callFor(lane: string): (string | number)[] {
     const { prefix, queue, facts } = this.options;
-    const keys = keySpace(prefix);
+    const { shown, told } = this.keysOf(lane);
     return [
-      keys.workers(lane),
-      keys.facts(lane),
-      keys.drained(queue),
+      shown,
+      told,
+      keySpace(prefix).drained(queue),
       this.workerId,
       LIFE_MS,
       facts === undefined ? '' : JSON.stringify(facts()),
@@ -127,18 +132,29 @@ export class WorkerPresence {
     ];
   }
 
+  private keysOf(lane: string): { readonly shown: string; readonly told: string } {
+    const keys = keySpace(this.options.prefix);
+    return this.options.isStarting === true
+      ? { shown: keys.starting(lane), told: keys.startingFacts(lane) }
+      : { shown: keys.workers(lane), told: keys.facts(lane) };
+  }
+
   private async leave(): Promise<void> {
     const keys = keySpace(this.options.prefix);
+    const { queue, isStarting } = this.options;
+    const orders = isStarting === true ? [] : [keys.drained(queue), keys.leaving(queue)];
     clearInterval(this.timer);
     this.end.abort();
     await within(
       GOODBYE_MS,
       Promise.all([
-        ...this.lanes.flatMap((lane) => [
-          this.connection.zrem(keys.workers(lane), this.workerId),
-          this.connection.hdel(keys.facts(lane), this.workerId),
-        ]),
-        this.connection.srem(keys.drained(this.options.queue), this.workerId),
+        ...this.lanes
+          .map((lane) => this.keysOf(lane))
+          .flatMap(({ shown, told }) => [
+            this.connection.zrem(shown, this.workerId),
+            this.connection.hdel(told, this.workerId),
+          ]),
+        ...orders.map((key) => this.connection.srem(key, this.workerId)),
         ...(this.timer === undefined ? [] : [this.tellStep(true)]),
       ]),
     );
@@ -158,7 +174,16 @@ export async function liveWorkers(
   queue: string,
   prefix: string = DEFAULT_PREFIX,
 ): Promise<string[]> {
-  const [reply] = await runScript(connection, LIST_WORKERS, [[keySpace(prefix).workers(queue)]]);
+  return listed(connection, keySpace(prefix).workers(queue));
+}
+
+/** Ids of those that are being started for it. */
+export async function startingWorkers(connection: Redis, queue: string, prefix: string): Promise<string[]> {
+  return listed(connection, keySpace(prefix).starting(queue));
+}
+
+async function listed(connection: Redis, key: string): Promise<string[]> {
+  const [reply] = await runScript(connection, LIST_WORKERS, [[key]]);
   return Array.isArray(reply) ? reply.map(String) : [];
 }
 

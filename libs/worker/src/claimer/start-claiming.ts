@@ -3,6 +3,7 @@
 // the story itself is core's Pipeline.
 
 import { randomUUID } from 'node:crypto';
+import { hostname } from 'node:os';
 import {
   HistoryMeter,
   LoadMeter,
@@ -17,10 +18,20 @@ import {
   type WorkerFacts,
 } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
-import { Janitor, RedisAnnouncer, enterService, serverClock, type QueueService, type ServerClock } from '@shoal/queue';
+import {
+  Janitor,
+  RedisAnnouncer,
+  WorkerPresence,
+  enterService,
+  serverClock,
+  type QueueService,
+  type ServerClock,
+} from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
 import type { ForkedExecutor } from './forked-executor.ts';
+import { SHOAL_VERSION } from './shoal-version.ts';
 import { openLanes, type WorkerLanesOptions } from './worker-lanes.ts';
+import type { Standing } from './worker-standing.ts';
 
 export interface WorkerOptions {
   /** `redisUrl` is settled by now: a worker does not start servers. */
@@ -37,6 +48,8 @@ export interface RunningWorker {
   readonly facts: Ready;
   /** Rejects when the worker cannot go on; never resolves. */
   readonly failed: Promise<never>;
+  /** Resolves when somebody told it to end so that whoever keeps it starts a successor. */
+  readonly left: Promise<void>;
   /** Drains and leaves nothing running. Safe to call twice. */
   stop(): Promise<void>;
 }
@@ -98,18 +111,26 @@ export async function startClaiming(options: WorkerOptions, kind: WorkerKind): P
   const open = new OpenParts([executor, notes, ...(kind.besides === undefined ? [] : [kind.besides])]);
   try {
     await notes.untilPredecessorsLeft();
-    const { pipeline, facts } = await openAll(options, kind, notes, open);
+    const { pipeline, facts, standing, left } = await openAll(options, kind, notes, open);
     log.info({ queue, ...kind.said(facts) }, 'worker ready');
     const stop = async (): Promise<void> => {
+      standing.isStopping = true;
       await pipeline.stop();
       await open.stop();
     };
-    return { facts, failed: pipeline.failed, stop };
+    return { facts, failed: pipeline.failed, left, stop };
   } catch (error) {
     executor.kill('the worker did not start');
     await open.abandon();
     throw error;
   }
+}
+
+interface Opened {
+  readonly pipeline: Pipeline;
+  readonly facts: Ready;
+  readonly standing: Standing;
+  readonly left: Promise<void>;
 }
 
 /** Everything that claims, sweeps and shows the worker to others, started. */
@@ -118,16 +139,18 @@ async function openAll(
   kind: WorkerKind,
   notes: ExecutorNotes,
   open: OpenParts,
-): Promise<{ readonly pipeline: Pipeline; readonly facts: Ready }> {
+): Promise<Opened> {
   const { settings, log } = options;
   const { executor, queue, cpuQueue, readJob } = kind;
   const server = { redisUrl: settings.redisUrl, prefix: settings.prefix, queue, log };
   const clock = systemClock;
+  const id: WorkerId = { workerId: `${kind.workerName}-${randomUUID().slice(0, 8)}`, workerName: kind.workerName };
   const early = executor.startEarly(); // the slowest part, beside everything else
-  const [announcer, serverNowMs, { recorder }] = await Promise.all([
+  const [announcer, serverNowMs, { recorder }, starting] = await Promise.all([
     open.keep(RedisAnnouncer.connect(server)),
     serverClock(settings.redisUrl),
     open.keep(serveMetrics(settings)),
+    open.keep(showStarting(options, kind, id)),
   ]);
   const faults = faultPointsFrom(options.faultPoint, (signal) => process.kill(process.pid, signal));
   const meter = new LoadMeter();
@@ -135,7 +158,7 @@ async function openAll(
   const ready = await early;
   if (kind.service !== undefined) await enterService(kind.service, server);
   const lanes = await open.keep(
-    openLanes(lanesOf(options, kind, { ready, meter, history, faults, recorder, serverNowMs })),
+    openLanes(lanesOf(options, kind, { ...id, ready, meter, history, faults, recorder, serverNowMs })),
   );
   const source = await open.keep(lanes.source);
   const metrics = history.tap(meter.tap(noting(recorder, notes, log)));
@@ -145,15 +168,35 @@ async function openAll(
   const facts = await pipeline.start();
   await announcer.tellDims(kind.resultDims(facts));
   await lanes.show();
+  await starting.stop();
   const onSwept = (findings: SweepFindings): void => recorder.janitorSwept(findings);
   const everyMs = settings.janitorEveryMs;
   const keepMs = settings.keepFinishedMs;
   const janitor = await open.keep(new Janitor({ ...server, cpuQueue, everyMs, keepMs, clock, serverNowMs, onSwept }));
   janitor.start();
-  return { pipeline, facts };
+  const { standing, left } = lanes;
+  return { pipeline, facts, standing, left };
 }
 
-interface LanesParts {
+interface WorkerId {
+  readonly workerId: string;
+  readonly workerName: string;
+}
+
+/** Others see that it is coming, for as long as its device and model take. */
+async function showStarting(
+  { settings: { redisUrl, prefix, device }, log }: WorkerOptions,
+  { queue }: WorkerKind,
+  { workerId, workerName: name }: WorkerId,
+): Promise<WorkerPresence> {
+  const host = hostname();
+  const facts = () => ({ device, host, pid: process.pid, version: SHOAL_VERSION, name });
+  const presence = await WorkerPresence.connect({ redisUrl, prefix, queue, workerId, facts, isStarting: true, log });
+  await presence.start();
+  return presence;
+}
+
+interface LanesParts extends WorkerId {
   readonly ready: Ready;
   readonly meter: LoadMeter;
   readonly history: HistoryMeter;
@@ -164,8 +207,8 @@ interface LanesParts {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, workerName, jobVersion, besides }: WorkerKind,
-  { ready, meter, history, faults, recorder, serverNowMs }: LanesParts,
+  { queue, cpuQueue, jobVersion, besides }: WorkerKind,
+  { workerId, workerName, ready, meter, history, faults, recorder, serverNowMs }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
   return {
@@ -182,7 +225,10 @@ function lanesOf(
       brake: settings,
       keep: { completed, failed },
       onServerTime: (serverMs) => serverNowMs.heard(serverMs),
-      onBrake: (reason) => recorder.claimingBraked(reason),
+      onBrake: (reason) => {
+        meter.brake = reason;
+        recorder.claimingBraked(reason);
+      },
     },
     settings,
     meter,
@@ -191,7 +237,9 @@ function lanesOf(
     log,
     cpuQueue,
     besides: () => besides?.facts() ?? {},
-    workerId: `${workerName}-${randomUUID().slice(0, 8)}`,
+    workerId,
+    workerName,
+    serverNowMs,
     ready,
     jobVersion,
     metrics: recorder,

@@ -55,6 +55,8 @@ async function open(
     source: { redisUrl: server.url, prefix, queue: mainQueue(MODEL), leaseMs: 5_000, stalledCheckMs: 1_000, log },
     cpuQueue: cpuQueue(MODEL),
     workerId: `${device}-1`,
+    workerName: device,
+    serverNowMs: () => Date.now(),
     ready: { device, precision: 'fp32', model: 'x@1', prompts: ['query', 'none'], isNormalized: true },
     jobVersion: 2,
     settings: { hybrid: 'auto', hybridAgeMs: 60_000 },
@@ -174,12 +176,12 @@ test(
     const gpu = await open('cuda:0', 1_000_000);
     const claim = gpu.source.claim(8);
     await addJobs(3);
-    expect(gpu.isDrained()).toBe(true);
+    expect(gpu.standing.isDrained).toBe(true);
     expect(await queue.getJobCountByTypes('wait', 'prioritized')).toBe(3);
     await fleet.resume('all');
     expect(await claimed(gpu.source, await claim, () => true, 3)).toHaveLength(3);
     await fleet.drain('cuda');
-    await vi.waitFor(() => expect(gpu.isDrained()).toBe(true), { timeout: 20_000 });
+    await vi.waitFor(() => expect(gpu.standing.isDrained).toBe(true), { timeout: 20_000 });
     await vi.waitFor(
       async () =>
         expect((await fleet.read()).workers).toMatchObject([

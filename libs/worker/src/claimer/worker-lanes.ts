@@ -28,6 +28,7 @@ import {
   type FleetView,
 } from '@shoal/queue';
 import { SHOAL_VERSION } from './shoal-version.ts';
+import { Standing } from './worker-standing.ts';
 
 export interface WorkerLanesOptions {
   /** Of the main lane. */
@@ -35,6 +36,10 @@ export interface WorkerLanesOptions {
   readonly cpuQueue: string;
   /** Seen by others under this id. */
   readonly workerId: string;
+  /** What it is called over all its lives. */
+  readonly workerName: string;
+  /** Epoch ms by the server's clock. */
+  readonly serverNowMs: () => number;
   readonly ready: Pick<
     Extract<FromExecutor, { kind: 'ready' }>,
     'device' | 'precision' | 'model' | 'prompts' | 'isNormalized'
@@ -53,8 +58,10 @@ export interface WorkerLanesOptions {
 
 export interface WorkerLanes {
   readonly source: JobSource;
-  /** Whether the fleet says that it claims nothing. */
-  isDrained(): boolean;
+  /** In which state it is; told to others. */
+  readonly standing: Standing;
+  /** Resolves when somebody told it to end, for a successor. */
+  readonly left: Promise<void>;
   /** Once the worker can claim: others see it from now on. */
   show(): Promise<void>;
   /** The source is stopped by whoever claims from it. Safe to call twice. */
@@ -68,7 +75,9 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   const gate = gateOf(options);
   const lanes = lanesOf(options);
   const served = servedLanes(options, gate);
-  const drain = new Drain(workerId, served, log);
+  const standing = new Standing(options);
+  const startedMs = Math.round(options.serverNowMs());
+  const drain = new Drain(workerId, served, standing, log);
   const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const presence = await WorkerPresence.connect({
@@ -78,7 +87,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       workerId,
       log,
       lanes: lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
-      facts: () => factsOf(options, lanes, drain, gate),
+      facts: () => ({ ...factsOf(options, lanes, standing, gate), startedMs }),
       history: () => options.history.take(),
     });
     const watch = new FleetWatch({
@@ -93,7 +102,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       await Promise.all([presence.stop(), fleet.close()]);
     };
     const source = sourceOf(served, gate);
-    return { source, stop, isDrained: () => drain.isOn, show: () => presence.start() };
+    return { source, stop, standing, left: drain.left, show: () => presence.start() };
   } catch (error) {
     await fleet.close();
     throw error;
@@ -159,29 +168,33 @@ function follow(
   };
 }
 
-/** Claims nothing while the fleet says that this worker, or every one, is drained. */
+/** Claims nothing while the fleet says that this worker, or every one, is drained; and hears that it is to end. */
 class Drain {
   private readonly workerId: string;
   private readonly lanes: ServedLanes;
+  private readonly standing: Standing;
   private readonly log: Logger;
-  private isDrained = false;
+  private readonly leaving = Promise.withResolvers<void>();
 
-  constructor(workerId: string, lanes: ServedLanes, log: Logger) {
+  constructor(workerId: string, lanes: ServedLanes, standing: Standing, log: Logger) {
     this.workerId = workerId;
     this.lanes = lanes;
+    this.standing = standing;
     this.log = log;
   }
 
-  get isOn(): boolean {
-    return this.isDrained;
+  get left(): Promise<void> {
+    return this.leaving.promise;
   }
 
   see(view: FleetView): void {
-    const { workerId, log } = this;
-    const isDrained =
-      view.isAllDrained || view.workers.some((worker) => worker.workerId === workerId && worker.isDrained);
-    if (isDrained === this.isDrained) return;
-    this.isDrained = isDrained;
+    const { workerId, standing, log } = this;
+    const own = view.workers.find((worker) => worker.workerId === workerId);
+    if (own?.isLeaving === true) this.leaving.resolve();
+    standing.isPaused = own?.lanes.every((lane) => view.lanes[lane].isPaused) ?? false;
+    const isDrained = view.isAllDrained || own?.isDrained === true;
+    if (isDrained === standing.isDrained) return;
+    standing.isDrained = isDrained;
     log.info(
       { workerId },
       isDrained ? 'drained: nothing is claimed until this worker is resumed' : 'resumed, claiming again',
@@ -191,9 +204,9 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, jobVersion, besides }: WorkerLanesOptions,
+  { ready, meter, jobVersion, workerName, besides }: WorkerLanesOptions,
   lanes: readonly Lane[],
-  drain: Drain,
+  standing: Standing,
   gate: HybridGate | undefined,
 ): WorkerFacts {
   const { device, precision, model, prompts, isNormalized } = ready;
@@ -203,9 +216,12 @@ function factsOf(
     precision,
     model,
     lanes,
-    isDrained: drain.isOn,
+    isDrained: standing.isDrained,
     host: hostname(),
     pid: process.pid,
+    name: workerName,
+    standing: standing.told(),
+    textsPerSecond: Math.round(meter.textsPerSecond),
     version: SHOAL_VERSION,
     jobVersion,
     prompts,

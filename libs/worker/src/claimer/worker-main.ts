@@ -17,7 +17,7 @@ export interface WorkerMainOptions {
   readonly fixed?: Partial<Settings>;
 }
 
-/** Runs a worker; resolves with the exit code when it has ended: 0 drained, 1 failed, 2 set up wrongly. */
+/** Runs a worker; resolves with the exit code when it has ended: 0 drained, 1 failed, 2 set up wrongly, 75 for a successor. */
 export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promise<number> {
   return serviceMain({
     name: 'worker',
@@ -26,9 +26,13 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
       process.on('unhandledRejection', (error) => survive(error, log));
       const start =
         settings.kind === 'similarity' ? (await import('../similarity.ts')).startSimilarityWorker : startWorker;
-      const { facts, failed, stop } = await start({ settings, log, faultPoint: process.env['SHOAL_FAULT_POINT'] });
+      const { facts, failed, left, stop } = await start({
+        settings,
+        log,
+        faultPoint: process.env['SHOAL_FAULT_POINT'],
+      });
       const { device, precision, model } = facts;
-      return { facts: { device, precision, model }, failed, stop };
+      return { facts: { device, precision, model }, failed, left, stop };
     },
   });
 }

@@ -1,0 +1,30 @@
+import { expect, test } from 'vitest';
+import { LoadMeter, noMetrics } from '@shoal/core';
+import { Standing } from './worker-standing.ts';
+
+test('the state is told with when it began, however often it is asked for', () => {
+  let nowMs = 1_000;
+  const meter = new LoadMeter();
+  const metrics = meter.tap(noMetrics);
+  const standing = new Standing({ meter, serverNowMs: () => nowMs });
+  expect(standing.told()).toMatchObject({ state: 'starting', sinceMs: 1_000 });
+  metrics.executorReady(1);
+  nowMs = 2_000;
+  expect(standing.told()).toMatchObject({ state: 'ready', sinceMs: 2_000 });
+  metrics.inFlight(2, 100);
+  nowMs = 3_000;
+  expect(standing.told()).toMatchObject({ state: 'ready', sinceMs: 2_000 });
+  standing.isDrained = true;
+  expect(standing.told()).toMatchObject({ state: 'draining', sinceMs: 3_000 });
+  nowMs = 4_000;
+  metrics.inFlight(1, 50);
+  expect(standing.told()).toMatchObject({ reason: expect.stringContaining('1 claimed job left'), sinceMs: 3_000 });
+  metrics.inFlight(0, 0);
+  expect(standing.told()).toMatchObject({ state: 'drained', sinceMs: 4_000 });
+  standing.isDrained = false;
+  meter.brake = 'unread';
+  expect(standing.told()).toMatchObject({ state: 'braked' });
+  metrics.executorLost('signal', 'killed by SIGKILL');
+  const reason = 'its executor was lost (killed by SIGKILL), the next is starting';
+  expect(standing.told()).toMatchObject({ state: 'starting', reason });
+});
