@@ -98,6 +98,7 @@ export { jobSchema, jobSchemaFile } from './job-schema.ts';
 export { parseRerankJob, type RerankInput, type RerankJob, type RerankJobData } from './rerank-job.ts';
 export { isSameModel, storedName } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';
+export { mainTenant, MAX_USER_CHARACTERS, userTenant } from './tenants.ts';
 export { readableTrace, REQUEST_ID, requestIdIn, type Trace, traceField } from './trace.ts';
 export {
   type DecodedInput,

@@ -20,7 +20,15 @@ import { already, beyondForm, failed, tooLarge, tooLate, unsound, unstarted } fr
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
 import { Flows } from './fair-share.ts';
-import { ShoalError, type ModelKind, invariant, unreachable, DEFAULT_TENANT, type Prompts } from '@shoal/contract';
+import {
+  ShoalError,
+  type ModelKind,
+  invariant,
+  unreachable,
+  DEFAULT_TENANT,
+  mainTenant,
+  type Prompts,
+} from '@shoal/contract';
 import { Slots, rowsWithin } from './slots.ts';
 import { shapeFor } from './run-shapes.ts';
 import type { CutLimits } from './cut-plan.ts';
@@ -206,7 +214,7 @@ export class Executor {
     const enteredMs = clock.nowMs();
     this.timing.arrived(rows, enteredMs);
     const isInteractive = order.class === 'interactive';
-    const hasLead = !isInteractive && this.flows.enter(order.tenant ?? DEFAULT_TENANT, job.tokens);
+    const hasLead = !isInteractive && this.flows.enter(mainTenant(order.tenant ?? DEFAULT_TENANT), job.tokens);
     for (const row of rowsOf(job, filled, { enteredMs, isInteractive, hasLead })) this.pool.add(row);
     return job.tokens;
   }

@@ -15,7 +15,15 @@
 //
 // Why: docs/decisions/claiming-and-order.md#room-is-reserved-by-producers-and-guarded-by-workers
 
-import { DEFAULT_PREFIX, ShoalError, invariant, keySpace, type EmbedJob, type OutputDtype } from '@shoal/contract';
+import {
+  DEFAULT_PREFIX,
+  ShoalError,
+  invariant,
+  keySpace,
+  mainTenant,
+  type EmbedJob,
+  type OutputDtype,
+} from '@shoal/contract';
 import { AmpleRoom } from './ample-room.ts';
 import type { Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
@@ -108,7 +116,7 @@ export class Admission {
         .finally(() => (this.memoryIsRead = undefined));
     const { maxQueuedRows, maxQueuedBytes = memory.limitBytes } = this.limits;
     const wanted = {
-      tenants: jobs.map(({ job }) => job.tenant),
+      tenants: jobs.map(({ job }) => mainTenant(job.tenant)),
       share: Math.max(
         sum(jobs.map(({ job }) => job.rows)) / maxQueuedRows,
         sum(jobs.map(mostBytesOf)) / maxQueuedBytes,
@@ -158,7 +166,7 @@ export class Admission {
     invariant(Array.isArray(reply), 'the admission script answers with a list');
     const [admitted, retryAfterMs, reason] = [Number(reply[0]), Number(reply[1]), String(reply[2])];
     this.ample.learn(
-      jobs.map(({ job }) => job.tenant),
+      jobs.map(({ job }) => mainTenant(job.tenant)),
       Number(reply[3]) / 1_000,
     );
     return {
@@ -346,7 +354,7 @@ function toArguments(wanted: WantedRoom): (string | number)[] {
   const { jobId, tenant, class: kind, rows, output } = wanted.job;
   return [
     jobId,
-    tenant,
+    mainTenant(tenant),
     kind === 'interactive' ? 'i' : 'b',
     rows,
     queuedBytesOf(wanted),

@@ -74,6 +74,54 @@ async function claim(count: number): Promise<string[]> {
 
 const tenantsOf = (ids: readonly string[]): string => ids.map((id) => id[0]).join('');
 
+const userOf = (ids: readonly string[]): string => ids.map((id) => id.split('-')[0]!.at(-1)).join('');
+
+describe('users of a tenant', () => {
+  const bulk = { class: 'bulk' };
+
+  test('go before what others of the tenant have waiting, as long as they had little', async () => {
+    await queue.addBulk(many('A/a', 60, bulk));
+    await order();
+    await queue.addBulk([...many('A/b', 3, bulk), ...many('A/c', 2, bulk)]);
+    await order();
+    expect(userOf(await claim(6))).toMatch(/^[bc]{5}a$/);
+    await queue.addBulk(many('A/d', 30, bulk)); // 16 jobs of 4,096 tokens are what a user may have first
+    await order();
+    expect(userOf(await claim(18))).toBe(`${'d'.repeat(16)}aa`);
+  });
+
+  test('have the turns of one tenant between them, however many there are', async () => {
+    await queue.addBulk(many('U', 200, bulk));
+    await order();
+    const made = Array.from({ length: 200 }, (_, at) => job(`A/${at}-x`, `A/${at}`, bulk));
+    await queue.addBulk(made);
+    await order();
+    await claim(64); // what a tenant that had nothing may put before others, whoever its users are
+    expect((await claim(60)).filter((id) => id.startsWith('A/')).length).toBeLessThanOrEqual(31);
+  });
+
+  test('cannot make their tenant’s share larger for long: what went before is owed', async () => {
+    await queue.addBulk([...many('U', 400, bulk), ...many('A/a', 100, bulk)]);
+    await order();
+    await queue.addBulk(Array.from({ length: 100 }, (_, at) => job(`A/${at}-x`, `A/${at}`, bulk)));
+    await order();
+    await claim(64);
+    await queue.addBulk(many('A/a', 200, bulk, 100));
+    await order();
+    const next = await claim(400);
+    expect(next.filter((id) => id.startsWith('A/')).length).toBeLessThanOrEqual(200);
+  });
+
+  test('that are interactive go before the interactive backlog of another user', async () => {
+    const soon = { class: 'interactive' };
+    await queue.addBulk(many('A/a', 60, soon));
+    await order();
+    await queue.addBulk(many('A/b', 1, soon));
+    await order();
+    expect(userOf(await claim(2))).toContain('b');
+  });
+});
+
 describe('fair order', () => {
   test('an empty queue costs nothing and leaves nothing', async () => {
     await order();

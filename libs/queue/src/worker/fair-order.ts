@@ -12,6 +12,11 @@
 // jobs go before bulk ones without ever stopping them (a tenant that never ceases uses its lead up, and then shares 256
 // : 1).
 //
+// A tenant "acme/alice" is a user of acme and has no turns of her own: her jobs go where acme's would, but for what she
+// has had little of (`USER_LEAD_TOKENS`, less what the virtual time has moved on since), which goes before what acme's
+// other users have waiting. Such jobs have a flow of their own among acme's and are charged to acme's as well. So users
+// that are made up gain acme one more turn for each of others while it has work waiting, and nothing after that.
+//
 // Places of interactive jobs are odd, those of bulk jobs even: so whoever has room for interactive ones alone sees how
 // many of them are next. Places lie between −2^53 and 0. BullMQ's own scores are 2^32 and above (a priority that a
 // producer chose), so those are told apart, come last until they are given a place, and its 21 bits of priority are no
@@ -25,6 +30,12 @@ import { LEAD_TOKENS } from '@shoal/core';
 import type { Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
 import { ORDER_JOBS } from './lua/scripts.generated.ts';
+
+/**
+ * About 1,300 short texts: what a user of a tenant may have had lately and still go before what the tenant's other users
+ * have waiting.
+ */
+const USER_LEAD_TOKENS = 2 ** 16;
 
 export interface FairOrderOptions {
   readonly prefix: string;
@@ -65,6 +76,7 @@ export async function orderWaiting(
         keys.input(queue, ''),
         mostJobs,
         LEAD_TOKENS,
+        USER_LEAD_TOKENS,
         INTERACTIVE_ROWS,
       ],
     ],

@@ -9,7 +9,8 @@
 -- ARGV[2] inputs: what keys of inputs begin with
 -- ARGV[3] most: jobs that get their place in this call
 -- ARGV[4] lead: tokens by which a bulk tenant that was idle may go ahead
--- ARGV[5] interactive: most rows of a job that is interactive unless it says otherwise
+-- ARGV[5] user lead: tokens that a user of a tenant may have before what the tenant's other users have waiting
+-- ARGV[6] interactive: most rows of a job that is interactive unless it says otherwise
 -- Answers: how many in `wait` still have no place, how many jobs have one, how many of those that are next are
 --   interactive, and how many ids were set aside
 -- Writes: prioritized, order; the field shoalPlace of each job's record; what is set aside
@@ -17,7 +18,8 @@
 --
 -- A job that was in line before (handed back, stalled, delayed, released by its child) keeps its place in its record
 -- and is not charged again. Larger inline jobs are not decoded (256 KiB of JSON would take a millisecond): a quote
--- inside a JSON string is always escaped, so `"tenant"` before a colon is a field. Ids under which the queue keeps
+-- inside a JSON string is always escaped, so `"tenant"` before a colon is a field. Users (acme/alice) share the turns
+-- of their tenant. Ids under which the queue keeps
 -- something of its own, and those with something else than a record, are set aside.
 -- @include "../../redis/lua/includes/set-aside.lua"
 local UNITS_PER_TOKEN = 16
@@ -35,10 +37,11 @@ local BYTES_PER_TOKEN = 4
 local MOST_TENANT_BYTES = 128
 
 local waitKey, lineKey, orderKey = KEYS[1], KEYS[2], KEYS[3]
-local jobPrefix, inputPrefix, most, interactiveRows = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
+local jobPrefix, inputPrefix, most, interactiveRows = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[6])
 local bulkLead = UNITS_PER_TOKEN * ARGV[4]
 -- Twice that, so that interactive jobs go before a fresh bulk tenant too; at 1/256 they last for 134 million tokens.
 local interactiveLead = 2 * bulkLead
+local userLead = UNITS_PER_TOKEN * ARGV[5]
 
 local asideCount = 0
 -- Whether something was taken out of the list.
@@ -142,7 +145,7 @@ local function tokensOf(id, job, rows)
   return rows * TOKENS_PER_ROW
 end
 
--- Whether it is interactive, its flow, and how long it is.
+-- Whether it is interactive, its class, who asks, and how long it is.
 local function weigh(id, data)
   local job = factsOf(data)
   local rows = math.min(math.max(tonumber(job.rows) or 1, 1), MOST_ROWS)
@@ -150,19 +153,44 @@ local function weigh(id, data)
   local tenant = type(job.tenant) == 'string' and string.sub(job.tenant, 1, MOST_TENANT_BYTES) or 'default'
   local units = tokensOf(id, job, rows) * UNITS_PER_TOKEN
   if isInteractive then
-    return true, 'i:' .. tenant, math.max(1, math.ceil(units / INTERACTIVE_PARTS))
+    return true, 'i:', tenant, math.max(1, math.ceil(units / INTERACTIVE_PARTS))
   end
-  return false, 'b:' .. tenant, math.max(1, math.ceil(units))
+  return false, 'b:', tenant, math.max(1, math.ceil(units))
 end
 
 local ends, line = {}, {}
-local function placeOf(id, data)
-  local isInteractive, flow, length = weigh(id, data)
-  local lead = isInteractive and interactiveLead or (isEmpty and 0 or bulkLead)
+local function endOf(flow, first)
   local flowEnd = ends[flow] or tonumber(redis.call('ZSCORE', orderKey, flow) or -math.huge)
-  local place = math.min(math.max(now - lead, flowEnd), LAST_PLACE)
+  return math.max(first, flowEnd)
+end
+
+-- In which flow the next job of a tenant is, and its place. A user's job is in the flow of its tenant; where that has work
+-- of others waiting and the user had little, in the one of such users, "<tenant>/", and both are charged for it.
+local function nextOf(class, tenant, first, length)
+  local main = string.match(tenant, '^([^/]+)/')
+  if not main then
+    return class .. tenant, endOf(class .. tenant, first)
+  end
+  local own, whole, quick = class .. tenant, class .. main, class .. main .. '/'
+  local had, behind = endOf(own, first), endOf(whole, first)
+  local most = class == 'i:' and userLead / INTERACTIVE_PARTS or userLead
+  if behind <= had or had + length - first > most then
+    return whole, behind, own
+  end
+  ends[own], ends[whole] = had + length, behind + length
+  return quick, endOf(quick, first)
+end
+
+local function placeOf(id, data)
+  local isInteractive, class, tenant, length = weigh(id, data)
+  local lead = isInteractive and interactiveLead or (isEmpty and 0 or bulkLead)
+  local flow, place, own = nextOf(class, tenant, now - lead, length)
+  place = math.min(place, LAST_PLACE)
   place = place - place % 2 + (isInteractive and 1 or 0)
   ends[flow] = place + length
+  if own then
+    ends[own] = place + length
+  end
   return place
 end
 
