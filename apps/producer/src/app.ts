@@ -9,9 +9,9 @@ import { setTimeout as after } from 'node:timers/promises';
 import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
-import type { ComparisonOptions, RerankResult } from '@shoal/client';
+import type { RerankResult } from '@shoal/client';
 import type { Logger } from '@shoal/core';
-import { callerOf, mayUse, setCaller } from './access/caller.ts';
+import { mayUse, setCaller } from './access/caller.ts';
 import type { Doorman } from './access/doorman.ts';
 import type { AppParts, Around } from './app-parts.ts';
 import { batchComponents } from './batches/openapi-batches.ts';
@@ -19,10 +19,9 @@ import { Catalogue, type Served } from './catalogue.ts';
 import { addCors } from './cors.ts';
 import { parseEmbeddingsRequest } from './embeddings-request.ts';
 import { toResponse } from './embeddings-response.ts';
-import { Gate, type Answering } from './gate.ts';
+import { Gate } from './gate.ts';
 import type { JsonList } from './json-stream.ts';
 import {
-  COSINE_SCHEMA,
   EMBEDDINGS_SCHEMA,
   HEALTH_SCHEMA,
   METRICS_SCHEMA,
@@ -30,13 +29,9 @@ import {
   MODEL_SCHEMA,
   READY_SCHEMA,
   RERANK_SCHEMA,
-  RESCORE_SCHEMA,
-  SPREAD_SCHEMA,
   TEI_RERANK_SCHEMA,
-  TOPK_SCHEMA,
   components,
 } from './openapi.ts';
-import { withPatience } from './patience.ts';
 import {
   CALLER_LEFT,
   Problem,
@@ -52,11 +47,10 @@ import { RequestCounts } from './request-counts.ts';
 import { parseRerankRequest, parseTeiRequest, type RerankRequest } from './rerank-request.ts';
 import { rerankBytes, toRerankResponse, toTeiResponse } from './rerank-response.ts';
 import type { ServedReranker } from './reranker.ts';
-import { SERVICE_MS, answerVectors, countUsage, simulatedNow, takenBody, tellTrial } from './route-parts.ts';
-import { addCollections, refuseOthers } from './routes/collections.ts';
+import { SERVICE_MS, answerVectors, countUsage, simulatedNow, takenBody } from './route-parts.ts';
+import { addCollections } from './routes/collections.ts';
+import { addSimilarity } from './routes/similarity.ts';
 import { addTei } from './routes/tei.ts';
-import { parseCosine, parseRescore, parseSpread, parseTopK, rowsOf } from './similarity-request.ts';
-import { rankingBytes, toRankings, toScores } from './similarity-response.ts';
 import { requestId } from './trace-of.ts';
 
 /** How long the headers of a request may take to arrive; read-body.ts has the limits of what follows. */
@@ -229,69 +223,6 @@ function addReranking(app: FastifyInstance, { reranker, allowances, metrics, gat
     const asked = parseTeiRequest(takenBody(request));
     return answerWith(request, reply, asked, (result) => toTeiResponse(result, asked));
   });
-}
-
-/** Texts among the queries are embedded on the way, by the first of the models that are served. */
-function addSimilarity(app: FastifyInstance, around: Around): void {
-  const { catalogue, similarity, allowances, gate } = around;
-  const { embedder, service } = catalogue.first;
-  const { textClient: client } = embedder;
-  const config = { scope: 'similarity' } as const;
-  const answerWith = async (
-    request: FastifyRequest,
-    reply: FastifyReply,
-    { bytes, rows, collection }: Size & { readonly collection?: string | undefined },
-    call: (terms: Pick<Answering, 'tenant'> & Pick<ComparisonOptions, 'signal' | 'trace'>) => Promise<JsonList>,
-  ): Promise<object> => {
-    if (collection !== undefined) await refuseOthers(callerOf(request), collection, around);
-    await allowances.take(request, reply, rows);
-    return gate.inTurn(request, reply, bytes, async ({ gone, leftMs, tenant, trace }) => {
-      const list = await withPatience({ ...similarity, timeoutMs: leftMs(), what: 'no answer' }, gone, (signal) =>
-        call({ signal, tenant, ...(trace !== undefined && { trace }) }),
-      );
-      await tellTrial(reply, { service });
-      return gate.send(reply, list);
-    });
-  };
-  app.post('/v1/similarity/topk', { schema: TOPK_SCHEMA, config }, async (request, reply) => {
-    const { collection, queries, ...options } = parseTopK(takenBody(request));
-    const size = ranked(rowsOf(queries), options.k, options.names);
-    return answerWith(request, reply, { ...size, collection }, async (terms) =>
-      toRankings(await client.topK(collection, queries, { ...options, ...terms })),
-    );
-  });
-  app.post('/v1/similarity/rescore', { schema: RESCORE_SCHEMA, config }, async (request, reply) => {
-    const { collection, queries, candidates, ...options } = parseRescore(takenBody(request));
-    const size = ranked(rowsOf(queries), options.k, options.names);
-    return answerWith(request, reply, { ...size, collection }, async (terms) =>
-      toRankings(await client.rescore(collection, queries, candidates, { ...options, ...terms })),
-    );
-  });
-  app.post('/v1/similarity/cosine', { schema: COSINE_SCHEMA, config }, async (request, reply) => {
-    const { queries, others, ...options } = parseCosine(takenBody(request));
-    const collection = 'collection' in others ? others.collection : undefined;
-    return answerWith(request, reply, { bytes: 0, rows: rowsOf(queries), collection }, async (terms) => {
-      const scores = await client.cosine(queries, others, { ...options, ...terms });
-      const list = toScores(scores);
-      gate.makeRoom(request, scores.scores.byteLength); // as many as the collection has rows, which only a worker knows
-      return list;
-    });
-  });
-  app.post('/v1/similarity/spread', { schema: SPREAD_SCHEMA, config }, async (request, reply) => {
-    const { graph, seeds, options } = parseSpread(takenBody(request));
-    return answerWith(request, reply, ranked(seeds.length, options.k), async (terms) =>
-      toRankings(await client.spread(graph, seeds, { ...options, ...terms })),
-    );
-  });
-}
-
-interface Size {
-  readonly bytes: number;
-  readonly rows: number;
-}
-
-function ranked(rows: number, k: number, names = false): Size {
-  return { bytes: rankingBytes(rows, k, names), rows };
 }
 
 /** A model is there under its own name and under each alias; `root` is the name that all of them stand for. */

@@ -110,6 +110,8 @@ describe('of several models', () => {
     for (const [path, body] of [
       ['/embed', { inputs: 'a', model: 'ada' }],
       ['/tokenize', { input: 'a', model: 'ada' }],
+      ['/decode', { ids: [1], model: 'ada' }],
+      ['/v1/similarity/topk', { collection: 'notes', queries: 'a', k: 1, model: 'ada' }],
     ] as const)
       expect((await app.post(body, {}, path)).status).toBe(404);
     expect(await (await app.post({ inputs: 'a', model: 'text-embedding-3-small' }, {}, '/embed')).json()).toEqual([

@@ -11,7 +11,7 @@ import { invalid, type Problem } from './problem.ts';
 
 export interface Served {
   readonly model: ServedModel & { readonly maxTokens: number };
-  readonly embedder: Pick<Embedder, 'embed' | 'tokens'> & {
+  readonly embedder: Pick<Embedder, 'embed' | 'tokens' | 'texts'> & {
     readonly textClient: Pick<ShoalClient, 'topK' | 'rescore' | 'cosine' | 'spread'>;
   };
   /** Undefined, or resolved so: not known. Never rejects. */

@@ -6,6 +6,7 @@ import { isShoalError, promptText, type Prompts } from '@shoal/contract';
 import { loopTurn } from '@shoal/core/base';
 import type { Encoded, Tokenizer } from '@shoal/core';
 import type { EmbedResult, ShoalClient } from '@shoal/client';
+import type { Decoder } from '@shoal/models';
 import type { EmbeddingsRequest } from './embeddings-request.ts';
 import type { Usage } from './embeddings-response.ts';
 import type { Answering } from './gate.ts';
@@ -20,6 +21,8 @@ const TEXTS_A_TURN = 32;
 export interface EmbedderParts {
   readonly tokenizer: Tokenizer;
   readonly prompts: Prompts;
+  /** Reads what turns ids into text. */
+  readonly openDecoder: () => Promise<Decoder>;
   /** A client that tokenizes with this. */
   readonly connect: (tokenizer: Tokenizer) => Promise<ShoalClient>;
   /** How many jobs wait and how many workers there are, as words for a person; undefined when that is not known. */
@@ -33,6 +36,8 @@ export class Embedder {
   readonly textClient: ShoalClient;
   /** For token ids; most servers never need it. */
   private idClient: Promise<ShoalClient> | undefined;
+  /** Most servers are never asked for it. */
+  private decoder: Promise<Decoder> | undefined;
 
   private constructor(parts: EmbedderParts, textClient: ShoalClient) {
     this.parts = parts;
@@ -79,6 +84,21 @@ export class Embedder {
       encoded.push(await inTurns(tokenizer, before + text));
     }
     return encoded;
+  }
+
+  /** What each row of ids stands for. Rejects with MODEL_CORRUPT where the model's files do not say how that is told. */
+  async texts(rows: readonly (readonly number[])[], skipsSpecial: boolean): Promise<readonly string[]> {
+    this.decoder ??= this.parts.openDecoder().catch((error: unknown) => {
+      this.decoder = undefined;
+      throw error;
+    });
+    const decoder = await this.decoder;
+    const texts: string[] = [];
+    for (const [at, row] of rows.entries()) {
+      if (at % TEXTS_A_TURN === TEXTS_A_TURN - 1) await loopTurn();
+      texts.push(decoder.decode(row, skipsSpecial));
+    }
+    return texts;
   }
 
   /** Requests that are open end with INTERRUPTED. Safe to call twice. */

@@ -2,7 +2,7 @@
 // is ignored: a field that is not known is refused by name. Token ids are checked against the model's vocabulary and
 // its end tokens; what they become is token-rows.ts's business.
 
-import { NO_PROMPT, hasPrompts, promptText, storedName, type Prompts } from '@shoal/contract';
+import { MAX_USER_CHARACTERS, NO_PROMPT, hasPrompts, promptText, storedName, type Prompts } from '@shoal/contract';
 import { checkedBody, list, oneOf, shownModel, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
 import { isWhole, notWhole, type RowEnds, type TokenRows } from './token-rows.ts';
@@ -22,6 +22,8 @@ export interface EmbeddingsRequest {
   readonly prompt: string | undefined;
   /** Length 1, of a model whose vectors have lengths of their own. */
   readonly normalize: boolean;
+  /** Of the caller's tenant, who asks. */
+  readonly user?: string | undefined;
 }
 
 /** What there is to check against. */
@@ -85,7 +87,6 @@ function sideNamed(name: string): string {
 export function parseEmbeddingsRequest(body: unknown, model: ServedModel): EmbeddingsRequest {
   const fields = checkedBody(body, FIELDS);
   checkModel(fields.model, model);
-  checkUser(fields.user);
   const input = parseInput(fields.input, model);
   return {
     input,
@@ -94,6 +95,7 @@ export function parseEmbeddingsRequest(body: unknown, model: ServedModel): Embed
     truncate: fields.truncate === undefined ? model.truncate : oneOf('truncate', fields.truncate, ['error', 'end']),
     dimensions: parseDimensions(fields.dimensions, model),
     normalize: parseNormalize(fields.normalize, model),
+    user: parseUser(fields.user),
   };
 }
 
@@ -125,8 +127,19 @@ export function namesOf({ name, revision, aliases = [] }: Named): string {
   return `"${name}" (also as ${[`${name}@${revision}`, ...aliases].map((other) => `"${other}"`).join(', ')})`;
 }
 
-function checkUser(user: unknown): void {
-  if (user !== undefined && typeof user !== 'string') throw wrongType('user', 'a string', user);
+/** An empty one names nobody. */
+function parseUser(user: unknown): string | undefined {
+  if (user === undefined || user === '') return undefined;
+  if (typeof user !== 'string') throw wrongType('user', 'a string', user);
+  const characters = [...user].length;
+  if (characters > MAX_USER_CHARACTERS)
+    throw invalid(
+      'string_above_max_length',
+      'user',
+      `"user" has ${characters} characters; a name of a user has at most ${MAX_USER_CHARACTERS}`,
+    );
+  if (!user.isWellFormed()) throw invalid('invalid_value', 'user', '"user" has half of a surrogate pair');
+  return user;
 }
 
 function parsePrompt(
@@ -225,7 +238,11 @@ function checkRow(row: unknown, param: string, model: ServedModel): readonly num
   return ids;
 }
 
-function checkIds(ids: readonly unknown[], param: string, { name, vocabularySize }: ServedModel): readonly number[] {
+export function checkIds(
+  ids: readonly unknown[],
+  param: string,
+  { name, vocabularySize }: ServedModel,
+): readonly number[] {
   // by a plain loop: a row may have millions
   for (let i = 0; i < ids.length; i++) {
     const id = ids[i];

@@ -8,7 +8,7 @@ import type { Trace } from '@shoal/contract';
 import { processClock, loopTurn } from '@shoal/core/base';
 import type { Clock, Logger } from '@shoal/core';
 import { hostGuard, type MetricRegistry, type PRODUCER_METRICS } from '@shoal/ops';
-import { callerOf } from './access/caller.ts';
+import { callerOf, tenantOf } from './access/caller.ts';
 import { AnswerWatch, READING, type ReadingLimits } from './answer-watch.ts';
 import { ByteBudget, type Hold } from './byte-budget.ts';
 import { Connections, connectionsFor, descriptorLimit } from './connections.ts';
@@ -124,18 +124,19 @@ export class Gate {
 
   /**
    * What `answer` gives, once it is this request's turn and there is room for so many bytes. The turn lasts until the
-   * answer is written or its connection closed.
+   * answer is written or its connection closed. `user`: of the caller's tenant, whose turn it is.
    */
   async inTurn<Answer>(
     request: FastifyRequest,
     reply: FastifyReply,
     bytes: number,
     answer: (answering: Answering) => Promise<Answer>,
+    user?: string,
   ): Promise<Answer> {
     const { requestTimeoutMs } = this.options;
     const deadlineMs = this.clock.nowMs() + requestTimeoutMs;
     const gone = callerGone(reply);
-    const { tenant } = callerOf(request);
+    const tenant = tenantOf(callerOf(request), user);
     const turn = { bytes, hold: this.holdOf(request), gone, tenant, waitMs: requestTimeoutMs };
     const leave = await this.line.enter(turn);
     whenOver(request, reply, leave);

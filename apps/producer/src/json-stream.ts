@@ -7,12 +7,12 @@ type ListForm = 'data' | 'results' | 'bare';
 /** A list of the API, its items not yet made: what a route gives back instead of a large answer. */
 export class JsonList {
   readonly count: number;
-  readonly item: (index: number) => object;
+  readonly item: (index: number) => object | string;
   /** What stands beside `object` and the items. */
   readonly rest: object;
   readonly form: ListForm;
 
-  constructor(count: number, item: (index: number) => object, rest: object = {}, form: ListForm = 'data') {
+  constructor(count: number, item: (index: number) => object | string, rest: object = {}, form: ListForm = 'data') {
     this.count = count;
     this.item = item;
     this.rest = rest;

@@ -6,7 +6,7 @@ import { ShoalClient } from '@shoal/client';
 import { SIMILARITY_QUEUE, mainQueue } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
 import { processClock } from '@shoal/core/base';
-import type { StoredModel } from '@shoal/models';
+import { openDecoder, type StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
 import {
   AccessLink,
@@ -32,7 +32,10 @@ import { RefusedWrites } from './refused-writes.ts';
 import { Reranker } from './reranker.ts';
 import { rowEndsOf, type TokenRows } from './token-rows.ts';
 
-type HttpModel = Pick<StoredModel, 'name' | 'revision' | 'dims' | 'prompts' | 'defaultPrompt' | 'isNormalized'>;
+type HttpModel = Pick<
+  StoredModel,
+  'folder' | 'name' | 'revision' | 'dims' | 'prompts' | 'defaultPrompt' | 'isNormalized'
+>;
 
 export interface ProducerOptions {
   readonly redisUrl: string;
@@ -163,7 +166,8 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
   const bulk = bulkClients(options);
   closers.push(() => bulk.close());
   const calls = new Calls({ catalogue: new Catalogue(models), bulk, reranker });
-  const batches = options.batches && (await Batches.open(options.batches, calls, log));
+  const allowances = new Allowances(link, log);
+  const batches = options.batches && (await Batches.open(options.batches, { calls, allowances, log }));
   if (batches !== undefined) closers.push(() => batches.stop());
   const app = await createApp({
     models,
@@ -175,7 +179,7 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
     readiness: () => gauge.readiness(),
     readyNeedsWorkers: options.readyNeedsWorkers ?? false,
     doorman,
-    allowances: new Allowances(link, log),
+    allowances,
     corsOrigins: options.corsOrigins,
     gate: {
       host,
@@ -269,6 +273,7 @@ function openEmbedder(
   return Embedder.connect({
     tokenizer,
     prompts: model,
+    openDecoder: () => openDecoder(model),
     refusedWrites,
     backlog: () => backlogInWords(gauge),
     connect: (rowTokenizer) =>

@@ -109,6 +109,27 @@ test('where no more may wait, the newest of the tenant that waits most makes roo
   expect(order).toEqual(['a1', 'a2', 'b1']);
 });
 
+test('users of a tenant have its turns between them, and each of them as few as the others', async () => {
+  const { enter, order } = setup({ mostOpen: 3, mostWaiting: 10 });
+  const first = ['x1', 'x2', 'x3', 'x4'].map((name) => enter(name, { tenant: 'a/x' }));
+  const [yes, other] = [enter('y1', { tenant: 'a/y' }), enter('b1', { tenant: 'b' })];
+  (await first[0]!)();
+  await other;
+  (await first[1]!)();
+  await yes;
+  expect(order).toEqual(['x1', 'x2', 'x3', 'b1', 'y1']);
+});
+
+test('a tenant’s users push out their own, and many users of one tenant no other tenant', async () => {
+  const { enter } = setup({ mostOpen: 1, mostWaiting: 3 });
+  void enter('x1', { tenant: 'a/x' });
+  const loud = ['x2', 'x3'].map((name) => enter(name, { tenant: 'a/x' }));
+  void enter('b1', { tenant: 'b' });
+  void enter('y1', { tenant: 'a/y' });
+  await expect(loud[1]).rejects.toMatchObject({ facts: { status: 429 } });
+  await expect(enter('z1', { tenant: 'a/z' })).rejects.toMatchObject({ facts: { status: 429 } });
+});
+
 test('callers who are told to come back find a place about when they were told to, ten times as many as there are', async () => {
   const [clock, random] = [new ManualClock(), seededRandom(1)];
   const line = new RequestLine({ mostOpen: 4, mostWaiting: 12, clock, random });

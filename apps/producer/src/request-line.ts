@@ -1,12 +1,14 @@
 // Requests that are answered, and those that wait for their turn. So many are answered at a time; a request is one of
 // them until its answer is written or its connection closed, and needs room for its answer in the budget of bytes.
-// Others wait: the next turn is of the tenant that has the fewest, and among its requests of the first, but for those
-// whose answers are too large for the room that is left: smaller ones pass them. Too many, or one that has waited its
+// Others wait: the next turn is of the tenant that has the fewest, of its users of the one that has the fewest, and
+// among those requests of the first, but for those whose answers are too large for the room that is left: smaller ones
+// pass them. Too many, or one that has waited its
 // time, is refused with the time to come back, which is spread so that those who were refused together do not come back
 // together.
 //
 // Why: docs/decisions/command-and-setup.md#places-to-wait-are-given-by-lot-while-callers-were-told-to-come-back
 
+import { mainTenant } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
 import { Hold } from './byte-budget.ts';
 import { callerLeft, overloaded, type Problem } from './problem.ts';
@@ -27,7 +29,7 @@ export interface Turn {
   readonly hold: Hold;
   /** Aborted when nobody waits any more. */
   readonly gone: AbortSignal;
-  /** Who asks: turns and places to wait are shared between tenants. */
+  /** Who asks: turns and places to wait are shared between tenants, and a tenant's between its users. */
   readonly tenant: string;
   readonly waitMs: number;
 }
@@ -50,6 +52,7 @@ export class RequestLine {
   private readonly options: RequestLineOptions;
   /** By tenant, in the order in which they came; none is empty. */
   private readonly lines = new Map<string, Waiting[]>();
+  /** By tenant and user; of all users of a tenant under its name and "/". */
   private readonly openOf = new Map<string, number>();
   private readonly endingsMs: number[] = [];
   private readonly promised = new Promised();
@@ -85,7 +88,9 @@ export class RequestLine {
   /** There is room again in the budget, or a turn: for the tenant that has the fewest, and of its requests the first. */
   callNext(): void {
     while (this.open < this.options.mostOpen) {
-      const tenants = [...this.lines.keys()].sort((a, b) => (this.openOf.get(a) ?? 0) - (this.openOf.get(b) ?? 0));
+      const tenants = [...this.lines.keys()].sort(
+        (a, b) => this.turnsOf(a) - this.turnsOf(b) || this.ownOf(a) - this.ownOf(b),
+      );
       const next = tenants.reduce<Waiting | undefined>(
         (found, tenant) => found ?? this.firstThatFits(tenant),
         undefined,
@@ -110,9 +115,18 @@ export class RequestLine {
     return this.lines.get(tenant)?.find(({ hold, bytes }) => hold.take(bytes));
   }
 
+  /** Of the tenant, with all its users. */
+  private turnsOf(tenant: string): number {
+    return this.ownOf(`${mainTenant(tenant)}/`);
+  }
+
+  private ownOf(name: string): number {
+    return this.openOf.get(name) ?? 0;
+  }
+
   private begins({ tenant }: Turn): void {
     this.open += 1;
-    this.openOf.set(tenant, (this.openOf.get(tenant) ?? 0) + 1);
+    for (const name of [tenant, `${mainTenant(tenant)}/`]) this.openOf.set(name, this.ownOf(name) + 1);
   }
 
   /**
@@ -127,10 +141,21 @@ export class RequestLine {
     return this.waiting > half && this.promised.after(clock.nowMs()) > 0 && random() < (this.waiting - half) / half;
   }
 
-  /** Whether the newest request of the tenant that waits most made its place free for one that waits less. */
+  /**
+   * Whether the newest request of the tenant that waits most made its place free for one that waits less; within a tenant,
+   * that of the user that waits most.
+   */
   private pushOut(tenant: string): boolean {
-    const [most] = [...this.lines.values()].sort((a, b) => b.length - a.length);
-    if (most === undefined || most.length <= (this.lines.get(tenant)?.length ?? 0) + 1) return false;
+    const waits = new Map<string, number>();
+    for (const [name, { length }] of this.lines)
+      waits.set(mainTenant(name), (waits.get(mainTenant(name)) ?? 0) + length);
+    const own = mainTenant(tenant);
+    const [[greediest, itsWaits] = ['', 0]] = [...waits].sort((a, b) => b[1] - a[1]);
+    const isOther = itsWaits > (waits.get(own) ?? 0) + 1;
+    const from = isOther ? greediest : own;
+    const lines = [...this.lines].filter(([name]) => mainTenant(name) === from).map(([, line]) => line);
+    const [most] = lines.sort((a, b) => b.length - a.length);
+    if (most === undefined || (!isOther && most.length <= (this.lines.get(tenant)?.length ?? 0) + 1)) return false;
     most.at(-1)!.refuse(this.full());
     return true;
   }
@@ -207,9 +232,9 @@ export class RequestLine {
 
   private ended({ tenant }: Turn): void {
     this.open -= 1;
-    const left = (this.openOf.get(tenant) ?? 1) - 1;
-    if (left > 0) this.openOf.set(tenant, left);
-    else this.openOf.delete(tenant);
+    for (const name of [tenant, `${mainTenant(tenant)}/`])
+      if (this.ownOf(name) > 1) this.openOf.set(name, this.ownOf(name) - 1);
+      else this.openOf.delete(name);
     this.endingsMs.push(this.options.clock.nowMs());
     if (this.endingsMs.length > KNOWN_ENDINGS) this.endingsMs.shift();
     this.callNext();

@@ -47,12 +47,18 @@ export async function answerVectors(
   const { allowances, gate } = around;
   const rows = rowsAsked(asked);
   await allowances.take(request, reply, rows);
-  return gate.inTurn(request, reply, answerBytes(rows, asked.dimensions ?? model.dims), async (answering) => {
-    const { result, ...usage } = await embedder.embed(asked, answering);
-    countUsage(around, { request, reply }, { texts: result.rows, ...usage });
-    await tellTrial(reply, { service });
-    return gate.send(reply, toList(result, usage));
-  });
+  return gate.inTurn(
+    request,
+    reply,
+    answerBytes(rows, asked.dimensions ?? model.dims),
+    async (answering) => {
+      const { result, ...usage } = await embedder.embed(asked, answering);
+      countUsage(around, { request, reply }, { texts: result.rows, ...usage });
+      await tellTrial(reply, { service });
+      return gate.send(reply, toList(result, usage));
+    },
+    asked.user,
+  );
 }
 
 /** What an answer took: for its key, for the metrics, and for the caller where texts were cut. */

@@ -6,7 +6,7 @@ import { endianness } from 'node:os';
 import { MAX_DIMS, MAX_VALUE, invariant, type Seed, type SeedSet, type SimilarityMetric } from '@shoal/contract';
 import type { Queries } from '@shoal/client';
 import { checkedBody, list, missing, oneOf, shown, wholeNumber, wrongType } from './body-fields.ts';
-import { checkText } from './embeddings-request.ts';
+import { checkModel, checkText, type ServedModel } from './embeddings-request.ts';
 import { invalid } from './problem.ts';
 
 export interface TopKRequest {
@@ -51,13 +51,16 @@ export const GRAPH_NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 export const COLLECTION_NAME = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(@[1-9][0-9]{0,8})?$/;
 const QUERIES = 'a text, an array of texts, or an array of vectors';
 
-export function parseTopK(body: unknown): TopKRequest {
-  const fields = checkedBody(body, ['collection', 'queries', 'k', 'metric', 'names']);
+/** `model`: the one that texts among the queries are for, where the request names one. */
+export function parseTopK(body: unknown, model: ServedModel): TopKRequest {
+  const fields = checkedBody(body, ['collection', 'queries', 'k', 'metric', 'names', 'model']);
+  checkNamed(fields.model, model);
   return rankingRequest(fields);
 }
 
-export function parseRescore(body: unknown): RescoreRequest {
-  const fields = checkedBody(body, ['collection', 'queries', 'candidates', 'k', 'metric', 'names']);
+export function parseRescore(body: unknown, model: ServedModel): RescoreRequest {
+  const fields = checkedBody(body, ['collection', 'queries', 'candidates', 'k', 'metric', 'names', 'model']);
+  checkNamed(fields.model, model);
   const request = rankingRequest(fields);
   const lists = list('candidates', fields.candidates, 'an array of row ids for each query', MAX_QUERIES);
   if (lists.length !== rowsOf(request.queries))
@@ -69,8 +72,9 @@ export function parseRescore(body: unknown): RescoreRequest {
   return { ...request, candidates: lists.map((ids, i) => candidatesOf(ids, `candidates[${i}]`)) };
 }
 
-export function parseCosine(body: unknown): CosineRequest {
-  const fields = checkedBody(body, ['queries', 'collection', 'against', 'metric']);
+export function parseCosine(body: unknown, model: ServedModel): CosineRequest {
+  const fields = checkedBody(body, ['queries', 'collection', 'against', 'metric', 'model']);
+  checkNamed(fields.model, model);
   if ((fields.collection === undefined) === (fields.against === undefined))
     throw invalid(
       'invalid_value',
@@ -114,6 +118,10 @@ export function parseSpread(body: unknown): SpreadRequest {
         : { threshold: between('threshold', threshold, (value) => value >= 0, '0 or more') }),
     },
   };
+}
+
+function checkNamed(asked: unknown, model: ServedModel): void {
+  if (asked !== undefined) checkModel(asked, model);
 }
 
 /** How many questions a request asks. */

@@ -150,6 +150,25 @@ test('a request’s id and trace context are with its jobs, and in what the work
   await queue.close();
 });
 
+async function decoded(body: object): Promise<unknown> {
+  const headers = { 'content-type': 'application/json' };
+  return (await fetch(`${producer.url}/decode`, { method: 'POST', headers, body: JSON.stringify(body) })).json();
+}
+
+const refusal = (code: string, param: string): object => ({ error: { code, param, message: expect.any(String) } });
+
+test('ids become text again, of one row or of several, and what is no id is refused with its place', async () => {
+  const { ids } = tokenizer.encode('iron atoms align.');
+  expect(await decoded({ ids })).toEqual(['iron atoms align.']);
+  expect(await decoded({ ids: [[...ids], []], skip_special_tokens: false })).toEqual([
+    expect.stringMatching(/^\[CLS\] iron atoms align\. \[SEP\]$/),
+    '',
+  ]);
+  expect(await decoded({})).toMatchObject(refusal('missing_required_parameter', 'ids'));
+  expect(await decoded({ ids: [[1], [1_000_000]] })).toMatchObject(refusal('invalid_token', 'ids[1][0]'));
+  expect(await decoded({ ids: [1], inputs: 'a' })).toMatchObject(refusal('unknown_parameter', 'inputs'));
+});
+
 async function answered(path: string): Promise<unknown> {
   return (await fetch(producer.url + path)).json();
 }

@@ -46,4 +46,5 @@ export {
   type Pooling,
   type SentenceHead,
 } from './graph/sentence-head.ts';
+export { openDecoder, type Decoder } from './tokenizer/decoder.ts';
 export { encodePairs, openTokenizer, type TokenizerOptions } from './tokenizer/open-tokenizer.ts';

@@ -203,7 +203,7 @@ export const searchReader: FuzzedReader = {
   ],
   read: async (bytes, _path, variant) => {
     answered(() => [
-      JSON.stringify(Object.keys([parseTopK, parseRescore, parseCosine, parseSpread][variant]!(parsed(bytes)))),
+      JSON.stringify(Object.keys([parseTopK, parseRescore, parseCosine, parseSpread][variant]!(parsed(bytes), MODEL))),
     ]);
     return ['answered'];
   },

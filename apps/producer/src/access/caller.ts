@@ -3,7 +3,7 @@
 // a key of whatever scope. Where no keys are asked for, everybody is one tenant and may do everything.
 
 import type { FastifyRequest } from 'fastify';
-import { DEFAULT_TENANT } from '@shoal/contract';
+import { DEFAULT_TENANT, userTenant } from '@shoal/contract';
 import { SCOPES, type KeyLimits, type Scope } from '@shoal/core';
 
 declare module 'fastify' {
@@ -37,6 +37,11 @@ export function callerOf(request: FastifyRequest): Caller {
 
 export function setCaller(request: FastifyRequest, caller: Caller): void {
   callers.set(request, caller);
+}
+
+/** Whose jobs of the queue are made: of the caller's tenant, or of one of its users. */
+export function tenantOf({ tenant }: Pick<Caller, 'tenant'>, user: string | undefined): string {
+  return user === undefined ? tenant : userTenant(tenant, user);
 }
 
 export function mayUse({ scopes }: Caller, scope: Scope): boolean {

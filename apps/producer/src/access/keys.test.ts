@@ -5,6 +5,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { ShoalError } from '@shoal/contract';
 import { makeApiKey, noLog, type Logger, type NewApiKey } from '@shoal/core';
 import { processClock } from '@shoal/core/base';
 import { ManualClock } from '@shoal/core/testing';
@@ -135,6 +136,47 @@ describe('a caller', () => {
     expect([await get('/v1/models'), await get('/strange'), await get('/metrics')]).toEqual([401, 401, 401]);
     for (const path of ['/healthz', '/livez', '/health', '/readyz', '/openapi.json', '/docs'])
       expect(await get(path)).toBe(200);
+  });
+
+  test('names its own users: their jobs are its tenant’s, each with turns of its own among them', async () => {
+    const store = newStore();
+    const { text } = await newKey(store);
+    const app = await appWith(await post({ store }));
+    for (const user of ['alice@example.com', 'Zoë / ops', '', null])
+      expect((await app.post({ ...BODY, user }, bearer(text))).status).toBe(200);
+    expect(tenants).toEqual([
+      'acme/alice@example.com',
+      expect.stringMatching(/^acme\/sha256-[0-9a-f]{16}$/),
+      'acme',
+      'acme',
+    ]);
+    const refused = await app.post({ ...BODY, user: 'x'.repeat(513) }, bearer(text));
+    expect(await refused.json()).toMatchObject({ error: { code: 'string_above_max_length', param: 'user' } });
+  });
+
+  test('of a batch waits until its key has something left, and is counted as others are', async () => {
+    const [asked, ended]: [unknown[], AbortController] = [[], new AbortController()];
+    const answers = [{ waitMs: 5 }, new ShoalError('QUEUE_UNREACHABLE', 'away'), { waitMs: 0 }];
+    const allowances = new Allowances(
+      {
+        use: async (key, use, isAsked) => {
+          asked.push([key.keyId, use, isAsked]);
+          const answer = answers.shift();
+          if (answer instanceof ShoalError) throw answer;
+          return { waitMs: answer?.waitMs ?? 60_000, left: { requests: 0, texts: 0, tokens: 0 } };
+        },
+      },
+      noLog,
+    );
+    const key = { keyId: 'k1', limits: { texts: 60, tokens: 600 } };
+    await allowances.wait(key, 64, ended.signal);
+    allowances.spentBy(key, 320);
+    allowances.spentBy(undefined, 320);
+    const texts = ['k1', { requests: 0, texts: 64, tokens: 0 }, true];
+    expect(asked).toEqual([texts, texts, texts, ['k1', { requests: 0, texts: 0, tokens: 320 }, false]]);
+    const waiting = allowances.wait(key, 64, ended.signal);
+    ended.abort(new Error('the batch was cancelled'));
+    await expect(waiting).rejects.toThrow('the batch was cancelled');
   });
 
   test('has as many texts a minute as its key, and is told how many are left', async () => {

@@ -1,6 +1,7 @@
 // /v1/batches, as OpenAI has it, with a webhook of our own. Routes only write down what is asked; the runner does it.
 
 import type { FastifyInstance, FastifyRequest } from 'fastify';
+import { limitedKey } from '../access/allowances.ts';
 import { callerOf } from '../access/caller.ts';
 import { checkedBody, missing, shown, wrongType } from '../body-fields.ts';
 import { invalid } from '../problem.ts';
@@ -145,6 +146,7 @@ async function parseBatch(
     metadata,
     ...(kept !== undefined && { output_expires_after: { anchor: 'created_at' as const, seconds: kept } }),
     progress: { shards: 0, line: 0, offset: 0 },
+    key: limitedKey(callerOf(request)),
     trace: traceOf(request),
     ...(webhook !== undefined && { webhook }),
   };

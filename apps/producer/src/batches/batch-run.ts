@@ -11,10 +11,11 @@
 
 import { loopTurn } from '@shoal/core/base';
 import type { Logger } from '@shoal/core';
+import type { Allowances } from '../access/allowances.ts';
 import { Problem } from '../problem.ts';
 import { LineProblem, endedLine, outputLine, parseLine, problemLine, type BatchLine } from './batch-lines.ts';
 import type { BatchStore } from './batch-store.ts';
-import { rowsOf, type Call, type CallAnswer, type Calls } from './calls.ts';
+import { rowsOf, tokensOf, type Call, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
 import { JOB_ROWS, type InFlight } from './in-flight.ts';
 import { linesOf, type TextLine } from './jsonl.ts';
@@ -25,6 +26,7 @@ export interface BatchRunParts {
   readonly store: BatchStore;
   readonly calls: Calls;
   readonly inFlight: InFlight;
+  readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
   readonly maxLines: number;
   /** Seconds that output files are kept where the batch does not say; undefined: for good. */
   readonly keptSeconds: number | undefined;
@@ -240,19 +242,24 @@ export class BatchRun {
   }
 
   /**
-   * The group is with the queue, for which there has to be room; `answered` resolves when its lines have answers or the
+   * The group is with the queue, for which there has to be room, and something left of what the key of the batch may use;
+   * `answered` resolves when its lines have answers or the
    * batch ends. Undefined where it ended before.
    */
   private async begin(group: Group, signal: AbortSignal): Promise<{ readonly answered: Promise<void> } | undefined> {
-    const { calls, inFlight, log } = this.parts;
-    const { id, tenant, trace } = this.held.record;
-    const leave = await inFlight.enter(group.rows, signal).catch(() => undefined);
+    const { calls, inFlight, allowances, log } = this.parts;
+    const { id, tenant, trace, key } = this.held.record;
+    const leave = await allowances
+      .wait(key, group.rows, signal)
+      .then(() => inFlight.enter(group.rows, signal))
+      .catch((error: unknown) => (signal.aborted ? undefined : Promise.reject(error)));
     if (leave === undefined) return undefined;
     const [first] = group.entries;
     const terms = { id: `${id}.${first!.line.number}.${group.rows}`, tenant, trace, signal };
     const answered = answerPatiently(calls, group.calls, terms, log)
       .then((answers) => {
         for (const [at, entry] of group.entries.entries()) entry.answer = answers[at];
+        allowances.spentBy(key, tokensOf(answers));
       })
       .catch((error: unknown) => {
         if (!signal.aborted) throw error;

@@ -3,6 +3,7 @@
 import type { FastifyInstance } from 'fastify';
 import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
+import type { Allowances } from '../access/allowances.ts';
 import type { Around } from '../app-parts.ts';
 import { addBatchRoutes } from './batch-routes.ts';
 import { BatchStore } from './batch-store.ts';
@@ -36,6 +37,13 @@ export interface BatchSettings {
   readonly lookMs?: number | undefined;
 }
 
+/** What batches and jobs are made of. */
+export interface BatchParts {
+  readonly calls: Calls;
+  readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
+  readonly log: Logger;
+}
+
 const DAY_SECONDS = 86_400;
 
 function openStorage({ place, s3Endpoint }: BatchSettings): Promise<Storage> {
@@ -48,22 +56,33 @@ export class Batches {
   private readonly calls: Calls;
   private readonly runner: Runner;
 
-  private constructor(settings: BatchSettings, storage: Storage, calls: Calls, log: Logger) {
+  private constructor(settings: BatchSettings, storage: Storage, { calls, allowances, log }: BatchParts) {
     this.settings = settings;
     this.store = new BatchStore(storage);
     this.calls = calls;
     const { webhooks, jobsInFlight, maxLines, leaseMs, lookMs } = settings;
     const { store, keptSeconds } = this;
-    this.runner = new Runner({ store, calls, webhooks, jobsInFlight, maxLines, keptSeconds, log, leaseMs, lookMs });
+    this.runner = new Runner({
+      store,
+      calls,
+      allowances,
+      webhooks,
+      jobsInFlight,
+      maxLines,
+      keptSeconds,
+      log,
+      leaseMs,
+      lookMs,
+    });
   }
 
   /**
    * Throws CONFIG_INVALID where nothing can be stored in the place that was chosen. Undefined where that is so of the
    * default one, as in a container that may write nothing: then there are no files, batches and jobs.
    */
-  static async open(settings: BatchSettings, calls: Calls, log: Logger): Promise<Batches | undefined> {
+  static async open(settings: BatchSettings, parts: BatchParts): Promise<Batches | undefined> {
     try {
-      return new Batches(settings, await openStorage(settings), calls, log);
+      return new Batches(settings, await openStorage(settings), parts);
     } catch (error) {
       if (!(error instanceof StorageFailure)) throw error;
       const cure = 'set batchDir to a folder that HTTP may write, or to s3://BUCKET/FOLDER';
@@ -74,7 +93,10 @@ export class Batches {
           {},
           error,
         );
-      log.warn({ err: error }, `there are no /v1/files, /v1/batches and /v1/jobs: nothing can be stored; ${cure}`);
+      parts.log.warn(
+        { err: error },
+        `there are no /v1/files, /v1/batches and /v1/jobs: nothing can be stored; ${cure}`,
+      );
       return undefined;
     }
   }

@@ -4,6 +4,7 @@
 
 import { isShoalError, type ErrorCode, type Trace } from '@shoal/contract';
 import type { EmbedResult } from '@shoal/client';
+import { tenantOf } from '../access/caller.ts';
 import type { Catalogue } from '../catalogue.ts';
 import { checkModel, parseEmbeddingsRequest, type EmbeddingsRequest, type ServedModel } from '../embeddings-request.ts';
 import { toResponse } from '../embeddings-response.ts';
@@ -82,6 +83,11 @@ export function rowsOf(call: Call): number {
   return call.kind === 'rerank' ? call.asked.documents.length : call.texts.length;
 }
 
+/** Real tokens of what was answered. */
+export function tokensOf(answers: readonly CallAnswer[]): number {
+  return answers.reduce((sum, answer) => ('body' in answer ? sum + answer.tokens : sum), 0);
+}
+
 export class Calls {
   private readonly parts: CallsParts;
 
@@ -114,8 +120,8 @@ export class Calls {
   /** What calls must have in common to be asked together; undefined: it is asked alone. */
   groupOf(call: Call): string | undefined {
     if (call.kind === 'rerank') return undefined;
-    const { input, truncate, prompt, dimensions, normalize } = call.asked;
-    return JSON.stringify([call.model.name, input.kind, truncate, prompt, dimensions, normalize]);
+    const { input, truncate, prompt, dimensions, normalize, user } = call.asked;
+    return JSON.stringify([call.model.name, input.kind, truncate, prompt, dimensions, normalize, user]);
   }
 
   /**
@@ -145,7 +151,7 @@ export class Calls {
 
   private async embed(
     calls: readonly Embeddings[],
-    { model, asked: { input, truncate, prompt, dimensions, normalize } }: Embeddings,
+    { model, asked: { input, truncate, prompt, dimensions, normalize, user } }: Embeddings,
     { id, tenant, trace, signal }: CallTerms,
   ): Promise<readonly CallAnswer[]> {
     const { bulk } = this.parts;
@@ -155,7 +161,7 @@ export class Calls {
       .embed(texts, {
         jobId: `${id}.${model.revision.slice(0, 12)}`,
         class: 'bulk',
-        tenant,
+        tenant: tenantOf({ tenant }, user),
         truncate,
         signal,
         resultTtlMs: RESULT_TTL_MS,

@@ -2,7 +2,7 @@
 // for, until it expires; what is wrong with the request is said at once.
 
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import type { Allowances } from '../access/allowances.ts';
+import { limitedKey, type Allowances } from '../access/allowances.ts';
 import { callerOf } from '../access/caller.ts';
 import { checkedBody, missing, wholeNumber } from '../body-fields.ts';
 import type { Gate } from '../gate.ts';
@@ -132,6 +132,7 @@ async function parseJob(
     created_at: created,
     expires_at: created + expires,
     metadata,
+    key: limitedKey(callerOf(request)),
     trace: traceOf(request),
     ...(webhook !== undefined && { webhook }),
     body: fields.body as object,

@@ -1,9 +1,10 @@
 // A job from its request to its stored answer: one call, asked until it is answered, expires or is cancelled.
 
 import type { Logger } from '@shoal/core';
+import type { Allowances } from '../access/allowances.ts';
 import { Problem } from '../problem.ts';
 import type { BatchStore } from './batch-store.ts';
-import { rowsOf, type CallAnswer, type Calls } from './calls.ts';
+import { rowsOf, tokensOf, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
 import type { InFlight } from './in-flight.ts';
 import { answerPatiently, checkPatiently } from './patience.ts';
@@ -13,6 +14,7 @@ export interface JobRunParts {
   readonly store: BatchStore;
   readonly calls: Calls;
   readonly inFlight: InFlight;
+  readonly allowances: Pick<Allowances, 'spentBy'>;
   readonly log: Logger;
 }
 
@@ -40,8 +42,8 @@ export async function runJob(parts: JobRunParts, held: Held<'job'>, stop: AbortS
 }
 
 async function answerOf(
-  { store, calls, inFlight, log }: JobRunParts,
-  { tenant, id, endpoint, trace }: JobRecord,
+  { store, calls, inFlight, allowances, log }: JobRunParts,
+  { tenant, id, endpoint, trace, key }: JobRecord,
   signal: AbortSignal,
 ): Promise<CallAnswer> {
   const asked = await store.storage.read(store.askedKey(tenant, id));
@@ -51,6 +53,7 @@ async function answerOf(
     const call = await checkPatiently(calls, endpoint, body, { signal, log });
     const leave = await inFlight.enter(rowsOf(call), signal);
     const answers = await answerPatiently(calls, [call], { id, tenant, trace, signal }, log).finally(leave);
+    allowances.spentBy(key, tokensOf(answers)); // its texts were taken when it was handed in
     return answers[0]!;
   } catch (error) {
     if (error instanceof Problem) return { problem: error };

@@ -1,7 +1,8 @@
 // What /openapi.json says of files, batches and jobs. It describes; the routes check. batches.test.ts holds answers
 // against it.
 
-import { content, object, refusals, type Schema } from '../openapi.ts';
+import { refusals } from '../openapi.ts';
+import { content, object, type Schema } from '../openapi/parts.ts';
 import {
   EXPIRES,
   JOB_EXPIRES,

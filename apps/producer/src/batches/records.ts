@@ -3,6 +3,7 @@
 
 import { randomBytes } from 'node:crypto';
 import type { Trace } from '@shoal/contract';
+import type { LimitedKey } from '@shoal/queue';
 
 /** What may be asked for in a line of a batch and in a job. */
 export const ENDPOINTS = ['/v1/embeddings', '/v1/rerank'] as const;
@@ -99,6 +100,8 @@ export interface BatchRecord {
   readonly ending?: Ending | undefined;
   readonly lease?: Lease | undefined;
   readonly webhook?: WebhookState | undefined;
+  /** What it was made with, where that has limits: they hold for it as they were then. */
+  readonly key?: LimitedKey | undefined;
   /** Of the request that made it, for its jobs of the queue. */
   readonly trace?: Trace | undefined;
 }
@@ -126,6 +129,8 @@ export interface JobRecord {
   readonly metadata: Readonly<Record<string, string>> | null;
   readonly lease?: Lease | undefined;
   readonly webhook?: WebhookState | undefined;
+  /** What it was made with, where that has limits: they hold for it as they were then. */
+  readonly key?: LimitedKey | undefined;
   /** Of the request that made it, for its jobs of the queue. */
   readonly trace?: Trace | undefined;
 }
@@ -171,7 +176,7 @@ export function shownFile(record: FileRecord): object {
 }
 
 export function shownBatch(batch: BatchRecord): object {
-  const { tenant: _, progress: __, ending: ___, lease: ____, trace: _____, ...known } = batch;
+  const { tenant: _, progress: __, ending: ___, lease: ____, trace: _____, key: ______, ...known } = batch;
   const { tokens, webhook, errors, ...shown } = known;
   const usage = {
     input_tokens: tokens,
@@ -206,7 +211,7 @@ const TIMES = {
 
 /** Without its result, which is stored as it is to be answered. */
 export function shownJob(record: JobRecord): object {
-  const { tenant: _, lease: __, trace: ___, webhook, error, ...job } = record;
+  const { tenant: _, lease: __, trace: ___, key: ____, webhook, error, ...job } = record;
   return {
     object: 'job',
     started_at: null,

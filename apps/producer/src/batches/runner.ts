@@ -5,6 +5,7 @@
 import { hostname } from 'node:os';
 import { randomUUID } from 'node:crypto';
 import type { Logger } from '@shoal/core';
+import type { Allowances } from '../access/allowances.ts';
 import { BatchRun } from './batch-run.ts';
 import type { BatchStore, ToDo } from './batch-store.ts';
 import type { Calls } from './calls.ts';
@@ -17,6 +18,7 @@ import { PAUSES, deliver, type WebhookOptions } from './webhook.ts';
 export interface RunnerOptions {
   readonly store: BatchStore;
   readonly calls: Calls;
+  readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
   readonly webhooks: WebhookOptions;
   /** Jobs of the queue, of 64 rows, that all batches and jobs of this process may have there. */
   readonly jobsInFlight: number;
@@ -165,14 +167,14 @@ export class Runner {
   }
 
   private runBatch(held: Held<'batch'>): Promise<void> {
-    const { store, calls, maxLines, keptSeconds, log } = this.options;
-    const parts = { store, calls, inFlight: this.inFlight, maxLines, keptSeconds, log };
+    const { store, calls, allowances, maxLines, keptSeconds, log } = this.options;
+    const parts = { store, calls, inFlight: this.inFlight, allowances, maxLines, keptSeconds, log };
     return new BatchRun(parts, held, this.stopping.signal).run();
   }
 
   private runJob(held: Held<'job'>): Promise<void> {
-    const { store, calls, log } = this.options;
-    return runJob({ store, calls, inFlight: this.inFlight, log }, held, this.stopping.signal);
+    const { store, calls, allowances, log } = this.options;
+    return runJob({ store, calls, inFlight: this.inFlight, allowances, log }, held, this.stopping.signal);
   }
 
   /** One attempt to tell of an ending; the next one, after a pause, is anybody's. */

@@ -1,13 +1,18 @@
-// What clients of text-embeddings-inference ask beside /rerank: POST /embed and GET /info. And POST /tokenize, in the
-// shape of /v1/embeddings.
+// What clients of text-embeddings-inference ask beside /rerank: POST /embed, POST /decode and GET /info. And POST
+// /tokenize, in the shape of /v1/embeddings.
 
 import type { FastifyInstance } from 'fastify';
+import { isShoalError } from '@shoal/contract';
 import type { Around } from '../app-parts.ts';
 import { MAX_INPUTS } from '../embeddings-request.ts';
 import { JsonList } from '../json-stream.ts';
-import { EMBED_TEI_SCHEMA, INFO_SCHEMA, TOKENIZE_SCHEMA } from '../openapi.ts';
+import { DECODE_SCHEMA, EMBED_TEI_SCHEMA, INFO_SCHEMA, TOKENIZE_SCHEMA } from '../openapi.ts';
+import { invalid } from '../problem.ts';
 import { answerVectors, takenBody } from '../route-parts.ts';
-import { parseTeiEmbed, parseTokenize } from '../tei-request.ts';
+import { parseDecode, parseTeiEmbed, parseTokenize } from '../tei-request.ts';
+
+/** Of the text that an id stands for, about. */
+const BYTES_PER_ID = 16;
 
 export function addTei(app: FastifyInstance, around: Around): void {
   const { catalogue, allowances, gate } = around;
@@ -42,6 +47,19 @@ export function addTei(app: FastifyInstance, around: Around): void {
           { model: model.name, max_tokens: model.maxTokens },
         ),
       );
+    });
+  });
+  app.post('/decode', { schema: DECODE_SCHEMA, config }, async (request, reply) => {
+    const body = takenBody(request);
+    const { model, embedder } = catalogue.ofBody(body);
+    const { rows, skipsSpecial } = parseDecode(body, model);
+    await allowances.take(request, reply, rows.length);
+    const bytes = rows.reduce((sum, row) => sum + BYTES_PER_ID * row.length, 0);
+    return gate.inTurn(request, reply, bytes, async () => {
+      const texts = await embedder.texts(rows, skipsSpecial).catch((error: unknown) => {
+        throw isShoalError(error, 'MODEL_CORRUPT') ? invalid('not_decodable', 'model', error.message) : error;
+      });
+      return gate.send(reply, new JsonList(texts.length, (at) => texts[at]!, {}, 'bare'));
     });
   });
   app.get('/info', { schema: INFO_SCHEMA }, async () => {

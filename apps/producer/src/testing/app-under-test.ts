@@ -75,6 +75,7 @@ export function embedderOf(
       };
     },
     tokens: async (texts) => texts.map((text) => ({ ids: [101, ...Buffer.from(text), 102], isTruncated: false })),
+    texts: async (rows) => rows.map((ids) => String.fromCharCode(...ids)),
     textClient: { topK: nobody, rescore: nobody, cosine: nobody, spread: nobody },
   };
 }

@@ -89,6 +89,8 @@ export class Schemas {
         return !number || (value as number) > (said as number);
       case 'minLength':
         return !string || [...(value as string)].length >= (said as number);
+      case 'maxLength':
+        return !string || [...(value as string)].length <= (said as number);
       case 'pattern':
         return !string || new RegExp(String(said), 'u').test(value as string);
       case 'minItems':
