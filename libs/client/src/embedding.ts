@@ -306,24 +306,43 @@ export interface SubmittedResult<Dtype extends OutputDtype = OutputDtype> extend
   readonly meta?: Meta;
 }
 
+/** Of `submitRerank`: what `rerank` takes but for what is of a caller that waits. */
+export type SubmitRerankOptions = Omit<RerankOptions, 'timeoutMs' | 'topN' | 'onProgress'>;
+
+export interface RerankJobOptions extends JobOptions {
+  /** The reranker that was asked. Left out: the client's own model, which has to be one. */
+  readonly model?: RerankModel;
+}
+
+/** `ranked` has all documents. */
+export interface SubmittedScores extends RerankResult {
+  readonly meta?: Meta;
+}
+
 /** A request that was submitted, by its id: in the process that did it, or in any other. */
-export interface JobHandle<Dtype extends OutputDtype = OutputDtype> {
+export interface JobHandle<Dtype extends OutputDtype = OutputDtype> extends RequestHandle<SubmittedResult<Dtype>> {}
+
+/** The same for documents that are weighed. */
+export interface RerankHandle extends RequestHandle<SubmittedScores> {}
+
+/** What both have; `Result` is what was asked for. */
+export interface RequestHandle<Result> {
   readonly id: string;
   readonly tenant: string;
   /** One look. Rejects with QUEUE_UNREACHABLE. */
   status(): Promise<JobStatus>;
   /**
-   * The vectors, once all are computed. They stay on the queue server for their time to live: another process may fetch
+   * The vectors or scores, once all are computed. They stay on the queue server for their time to live: another process may fetch
    * them as well. Rejects with the failure of the request, CANCELLED among them, RESULT_EXPIRED, RESULT_TAKEN,
    * INPUT_LOST where there is no such request, or INTERRUPTED, called AbortError.
    */
-  result(options?: WaitOptions): Promise<SubmittedResult<Dtype>>;
+  result(options?: WaitOptions): Promise<Result>;
   /**
    * Takes it back. `asked`: workers had jobs of it and were told. `cancelled`: all that was left has failed with
    * CANCELLED. `finished`, `unknown`: there is nothing to cancel.
    */
   cancel(): Promise<CancelResult['outcome']>;
-  /** The vectors are safe elsewhere: frees their memory on the queue server. The request is unknown afterwards. */
+  /** The result is safe elsewhere: frees their memory on the queue server. The request is unknown afterwards. */
   release(): Promise<void>;
 }
 

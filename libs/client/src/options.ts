@@ -8,9 +8,11 @@ import type {
   ClientOptions,
   EmbedOptions,
   JobOptions,
+  RerankJobOptions,
   RerankOptions,
   StreamOptions,
   SubmitOptions,
+  SubmitRerankOptions,
   WaitOptions,
 } from './embedding.ts';
 import type { CosineOptions, RankingOptions, SearchOptions, SpreadOptions } from './similarity-calls.ts';
@@ -70,6 +72,7 @@ const COSINE: Names<CosineOptions> = { ...CALL, metric: true };
 const SPREAD: Names<SpreadOptions> = { ...CALL, k: true, steps: true, decay: true, threshold: true };
 
 const JOB: Names<JobOptions> = { tenant: true };
+const RERANK_JOB: Names<RerankJobOptions> = { ...JOB, model: true };
 const WAIT: Names<WaitOptions> = { signal: true, timeoutMs: true };
 const RERANK: Names<RerankOptions> = {
   ...TERMS,
@@ -81,6 +84,9 @@ const RERANK: Names<RerankOptions> = {
   onProgress: true,
 };
 
+const { timeoutMs: __, topN: ___, onProgress: ____, ...SUBMITTED } = RERANK;
+const SUBMIT_RERANK: Names<SubmitRerankOptions> = SUBMITTED;
+
 const CALLS = {
   embed: EMBED,
   embedStream: STREAM,
@@ -89,6 +95,8 @@ const CALLS = {
   job: JOB,
   result: WAIT,
   rerank: RERANK,
+  submitRerank: SUBMIT_RERANK,
+  rerankJob: RERANK_JOB,
   search: SEARCH,
   topK: RANKING,
   rescore: RANKING,
@@ -215,23 +223,23 @@ export function checkTexts(texts: unknown, call = 'embed'): asserts texts is rea
 }
 
 /** The options of `rerank`, among them what it is asked. */
-export function checkRerank(options: RerankOptions): void {
-  checkCallOptions('rerank', options);
+export function checkRerank(options: RerankOptions, call: 'rerank' | 'submitRerank' = 'rerank'): void {
+  checkCallOptions(call, options);
   const { query, documents, topN, model }: { readonly [Name in keyof RerankOptions]: unknown } = options;
   if (typeof query !== 'string')
-    throw new TypeError(`rerank needs query, the text that documents are weighed against; found ${shown(query)}`);
+    throw new TypeError(`${call} needs query, the text that documents are weighed against; found ${shown(query)}`);
   if (!Array.isArray(documents))
-    throw new TypeError(`rerank needs documents, an array of texts; found ${shown(documents)}`);
+    throw new TypeError(`${call} needs documents, an array of texts; found ${shown(documents)}`);
   const at = documents.findIndex((document) => typeof document !== 'string');
-  if (at >= 0) throw new TypeError(`rerank takes texts as documents, and found ${shown(documents[at])} at ${at}`);
+  if (at >= 0) throw new TypeError(`${call} takes texts as documents, and found ${shown(documents[at])} at ${at}`);
   if (topN !== undefined && !(Number.isInteger(topN) && Number(topN) >= 1))
-    throw new TypeError(`rerank: topN is ${shown(topN)}; it is a whole number from 1`);
+    throw new TypeError(`${call}: topN is ${shown(topN)}; it is a whole number from 1`);
   if (model !== undefined && (typeof model === 'string' ? !/^[^@]+(@[^@]+)?$/.test(model) : !isModel(model)))
     throw new TypeError(
-      `rerank: model is ${shown(model)}; it is the name of a reranker, name@revision, or { name, revision }`,
+      `${call}: model is ${shown(model)}; it is the name of a reranker, name@revision, or { name, revision }`,
     );
   const given = options.model;
-  if (given !== undefined) refuseHubRevision('rerank', typeof given === 'string' ? given : given.name);
+  if (given !== undefined) refuseHubRevision(call, typeof given === 'string' ? given : given.name);
 }
 
 /** The items of a stream; each is looked at when it comes. */

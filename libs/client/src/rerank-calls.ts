@@ -3,19 +3,32 @@
 // rows of one value.
 
 import { randomUUID } from 'node:crypto';
-import { ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
+import { SUBMITTED_RESULT_TTL_MS, ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
+import { abortError } from './abort-error.ts';
+import { cutChunks } from './chunks.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
-import type { KnownOptions, RerankModel, RerankOptions, RerankResult } from './embedding.ts';
-import { closedError } from './job-request.ts';
+import type {
+  KnownOptions,
+  RerankHandle,
+  RerankJobOptions,
+  RerankModel,
+  RerankOptions,
+  RerankResult,
+  SubmitRerankOptions,
+} from './embedding.ts';
+import { closedError, type CallTerms } from './job-request.ts';
 import { QueueLine } from './queue-line.ts';
 import { rerankRequest } from './rerank-request.ts';
 import { fleetRevision } from './revision.ts';
+import { Submitted, submit, type Gathered } from './submitted.ts';
 import { limited } from './time-limit.ts';
 import { unlessAborted } from './unless-aborted.ts';
 
 /** Whoever asks for so few documents waits for them, unless they say otherwise. */
 const INTERACTIVE_DOCUMENTS = 64;
+
+type CallOptions = Omit<RerankOptions, 'signal' | 'query' | 'topN' | 'onProgress' | 'timeoutMs' | 'model'>;
 
 interface Opened {
   readonly line: QueueLine;
@@ -78,35 +91,60 @@ export class RerankCalls {
     await Promise.all((await this.lines()).map(({ line }) => line.close()));
   }
 
-  private async ask(
-    line: QueueLine,
-    model: string,
-    {
-      query,
-      documents,
-      topN = documents.length,
-      jobId,
-      truncate = 'end',
-      onProgress,
-      ...given
-    }: Omit<RerankOptions, 'signal'>,
-    signal: AbortSignal | undefined,
-  ): Promise<RerankResult> {
-    const { maxInFlightJobs = 64, jobTexts = 64 } = this.options;
+  /** Rejects as `ShoalClient.submitRerank` says. */
+  async submit({ signal, ...asked }: SubmitRerankOptions): Promise<RerankHandle> {
+    const model = this.modelOf(asked.model);
+    const { line, revision } = await unlessAborted(signal, () => this.reach(model));
+    const { query, documents, jobId: id = randomUUID(), meta, resultTtlMs = SUBMITTED_RESULT_TTL_MS } = asked;
+    const { jobTexts = 64 } = this.options;
+    const named = `${model.name}@${revision}`;
+    const call = this.callOf(line, named, { class: 'bulk', ...asked, jobId: id, resultTtlMs });
+    const { requestId } = call;
+    const isOneJob = documents.length <= jobTexts;
+    const requests = [];
+    for await (const { first, items } of cutChunks(itemsOf(documents), 0, jobTexts)) {
+      if (signal?.aborted === true) throw abortError(signal.reason);
+      const texts = items.map(({ text }) => text);
+      const jobId = isOneJob && first === 0 ? requestId : `${requestId}-${first}`;
+      requests.push(rerankRequest(jobId, query, texts, call));
+    }
+    await submit(line, { requestId, model: named, dtype: 'f32', meta, requests }, signal);
+    return new Submitted(line, { id, tenant: call.tenant }, OF_SCORES);
+  }
+
+  /** Rejects with QUEUE_UNREACHABLE. */
+  async job(id: string, { model, tenant = this.options.tenant ?? 'default' }: RerankJobOptions): Promise<RerankHandle> {
+    const { line } = await this.lineOf(this.modelOf(model).name);
+    return new Submitted(line, { id, tenant }, OF_SCORES);
+  }
+
+  /** What all jobs of a call have in common. */
+  private callOf(line: QueueLine, model: string, { documents, jobId, ...given }: CallOptions): CallTerms {
     const tenant = given.tenant ?? this.options.tenant ?? 'default';
-    const requestId = `${tenant}~${jobId ?? randomUUID()}`;
-    const call = {
-      requestId,
+    return {
+      requestId: `${tenant}~${jobId ?? randomUUID()}`,
       model,
       tenant,
       reply: line.replyChannel,
-      truncate,
+      truncate: given.truncate ?? 'end',
       class: given.class ?? (documents.length <= INTERACTIVE_DOCUMENTS ? 'interactive' : 'bulk'),
       deadline: given.deadline === undefined ? undefined : Math.trunc(Number(given.deadline)),
       resultTtlMs: given.resultTtlMs,
       meta: given.meta,
       trace: given.trace,
-    } as const;
+    };
+  }
+
+  private async ask(
+    line: QueueLine,
+    model: string,
+    { query, topN, onProgress, ...given }: Omit<RerankOptions, 'signal'>,
+    signal: AbortSignal | undefined,
+  ): Promise<RerankResult> {
+    const { documents, jobId } = given;
+    const { maxInFlightJobs = 64, jobTexts = 64 } = this.options;
+    const call = this.callOf(line, model, given);
+    const { requestId, truncate } = call;
     const terms: StreamTerms = {
       requestOf: async (id, texts) => rerankRequest(id, query, texts, call),
       jobs: line.jobs,
@@ -121,8 +159,7 @@ export class RerankCalls {
     const scores = new Float32Array(documents.length);
     const jobIds: string[] = [];
     let [isTruncated, isSimulated] = [false, false];
-    const items = documents.map((text) => ({ text }));
-    for await (const block of embedStream(items, terms, signal === undefined ? {} : { signal })) {
+    for await (const block of embedStream(itemsOf(documents), terms, signal === undefined ? {} : { signal })) {
       if (block.kind === 'skipped') continue;
       if (block.dims !== 1)
         throw new ShoalError('RESULT_CORRUPT', `${model} gave ${block.dims} values for a document; a score is one`);
@@ -133,7 +170,7 @@ export class RerankCalls {
       onProgress?.(block.first + block.rows);
     }
     const counts = countsOf(jobIds.length === 0 ? [] : await line.returnValues(jobIds).catch(() => [undefined]));
-    return { scores, ranked: rankedBy(scores, topN), model, ...counts, isTruncated, isSimulated };
+    return { scores, ranked: rankedBy(scores, topN ?? documents.length), model, ...counts, isTruncated, isSimulated };
   }
 
   /** The client's own model unless another is asked for. */
@@ -193,6 +230,30 @@ export class RerankCalls {
     return opened.filter((one) => one !== undefined);
   }
 }
+
+function itemsOf(documents: readonly string[]): { readonly text: string }[] {
+  return documents.map((text) => ({ text }));
+}
+
+/** Requests for scores: rows of one value. */
+const OF_SCORES = {
+  what: 'scores',
+  toResult: ({ record: { model, meta }, rows, truncated: isTruncated, isSimulated, returned }: Gathered) => {
+    if (rows.dims !== 1 || !(rows.vectors instanceof Float32Array))
+      throw new ShoalError('RESULT_CORRUPT', `${model} gave ${rows.dims} values for a document; a score is one`);
+    const { vectors: scores } = rows;
+    const ranked = rankedBy(scores, scores.length);
+    return {
+      scores,
+      ranked,
+      model,
+      ...countsOf(returned),
+      isTruncated,
+      isSimulated,
+      ...(meta !== undefined && { meta }),
+    };
+  },
+} as const;
 
 function partsOf(asked: RerankModel): Exclude<RerankModel, string> {
   if (typeof asked !== 'string') return asked;

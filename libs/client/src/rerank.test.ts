@@ -315,6 +315,51 @@ describe('a call that nobody answers', () => {
   });
 });
 
+describe('submitted', () => {
+  test('documents have their scores by the id alone, from another client as well, in jobs of a few each', async () => {
+    const name = newName();
+    const client = await connect({ jobTexts: 4 });
+    await tell(name, 'r1');
+    const documents = documentsOf(10);
+    const handle = await client.submitRerank({ model: name, query: QUERY, documents, jobId: 'night', meta: { at: 1 } });
+    expect(await handle.status()).toMatchObject({ state: 'waiting', rows: 10, rowsDone: 0, model: `${name}@r1` });
+    const early = handle.result();
+    const { jobs } = await serve(name);
+    const result = { ...expected(documents), model: `${name}@r1`, tokens: 70, truncated: 0, meta: { at: 1 } };
+    expect(await early).toMatchObject(result);
+    expect(new Set(jobs.map(({ data }) => `${data.class} ${data.resultTtlMs}`))).toEqual(new Set(['bulk 86400000']));
+    const other = await connect({ model: { name, kind: 'reranker' } });
+    const found = await other.rerankJob('night');
+    expect(await found.result()).toMatchObject(result);
+    await found.release();
+    expect(await handle.cancel()).toBe('finished');
+    expect(await found.status()).toMatchObject({ state: 'unknown' });
+  });
+
+  test('asked again with the same id they are the same request, and with others a conflict', async () => {
+    const name = newName();
+    const client = await connect();
+    await tell(name, 'r1');
+    const asked = { model: name, query: QUERY, documents: ['a', 'b'], jobId: 'once' };
+    await client.submitRerank(asked);
+    await client.submitRerank(asked);
+    await expect(client.submitRerank({ ...asked, query: 'another' })).rejects.toMatchObject({
+      code: 'JOB_ID_CONFLICT',
+    });
+    expect(await client.cancel(['once'])).toMatchObject([{ outcome: 'cancelled' }]);
+  });
+
+  test.each([
+    [{ query: 'a', documents: [] }, 'submitRerank needs at least one document'],
+    [{ query: 'a', documents: ['a'], topN: 3 }, 'submitRerank has no option "topN"'],
+    [{ query: 'a', documents: ['a'], timeoutMs: 3 }, 'submitRerank has no option "timeoutMs"'],
+    [{ query: 'a', documents: ['a'], model: undefined }, 'submitRerank needs model, the name of a reranker'],
+  ])('what cannot be is refused by name: %j', async (wrong, message) => {
+    const client = await connect();
+    await expect(client.submitRerank({ model: 'r', ...wrong } as never)).rejects.toThrow(message);
+  });
+});
+
 test.each([
   [{ documents: ['a'] }, 'rerank needs query, the text that documents are weighed against; found undefined'],
   [{ query: 'a', texts: ['a'] }, 'rerank has no option "texts" (it is documents); there are signal'],

@@ -34,6 +34,8 @@ import type {
   JobHandle,
   JobOptions,
   KnownOptions,
+  RerankHandle,
+  RerankJobOptions,
   RerankModel,
   RerankOptions,
   RerankResult,
@@ -41,6 +43,7 @@ import type {
   StreamBlock,
   StreamOptions,
   SubmitOptions,
+  SubmitRerankOptions,
 } from './embedding.ts';
 import {
   checkCallOptions,
@@ -72,7 +75,7 @@ import {
   type SearchOptions,
   type SpreadOptions,
 } from './similarity-calls.ts';
-import { Submitted, submit } from './submitted.ts';
+import { Submitted, ofVectors, submit } from './submitted.ts';
 import { limited } from './time-limit.ts';
 
 refuseOldNode();
@@ -219,7 +222,7 @@ export class ShoalClient {
     const dtype: OutputDtype = output?.dtype ?? 'f32';
     const request = { requestId: `${tenant}~${id}`, model: this.model, dtype, meta, requests };
     await submit(this.line, request, signal);
-    return new Submitted<Dtype>(this.line, { id, tenant });
+    return new Submitted(this.line, { id, tenant }, ofVectors<Dtype>());
   }
 
   /**
@@ -229,7 +232,8 @@ export class ShoalClient {
   job(id: string, options: JobOptions = {}): JobHandle {
     checkId('job', id);
     checkCallOptions('job', options);
-    return new Submitted(this.line, { id, tenant: options.tenant ?? this.options.tenant ?? 'default' });
+    const { tenant = this.options.tenant ?? 'default' } = options;
+    return new Submitted(this.line, { id, tenant }, ofVectors<OutputDtype>());
   }
 
   /**
@@ -240,12 +244,30 @@ export class ShoalClient {
    */
   async rerank(options: RerankOptions): Promise<RerankResult> {
     checkRerank(options);
-    if (options.model === undefined && !isReranker(this.options.model))
-      throw new TypeError(
-        `rerank needs model, the name of a reranker: this client's own model, ${this.options.model.name}, gives vectors ` +
-          '(where it is one, connect with model: { name, kind: "reranker" })',
-      );
+    this.needsReranker('rerank', options.model);
     return this.reranking.rerank(options);
+  }
+
+  /**
+   * Puts the question on the queue of the reranker and returns once it has all of it, as `submit` does for texts: scores
+   * are fetched by the handle, here or by `rerankJob(id)` in another process.
+   */
+  async submitRerank(options: SubmitRerankOptions): Promise<RerankHandle> {
+    checkRerank(options, 'submitRerank');
+    this.needsReranker('submitRerank', options.model);
+    if (options.documents.length === 0) throw new TypeError('submitRerank needs at least one document');
+    return this.reranking.submit(options);
+  }
+
+  /**
+   * The handle of a request that was submitted to a reranker, by its id. Asks nobody whether there is one: the handle of
+   * an unknown id has the state "unknown". Rejects with QUEUE_UNREACHABLE.
+   */
+  async rerankJob(id: string, options: RerankJobOptions = {}): Promise<RerankHandle> {
+    checkId('rerankJob', id);
+    checkCallOptions('rerankJob', options);
+    this.needsReranker('rerankJob', options.model);
+    return this.reranking.job(id, options);
   }
 
   /**
@@ -400,6 +422,14 @@ export class ShoalClient {
     } finally {
       limit.end();
     }
+  }
+
+  private needsReranker(call: string, model: RerankModel | undefined): void {
+    if (model !== undefined || isReranker(this.options.model)) return;
+    throw new TypeError(
+      `${call} needs model, the name of a reranker: this client's own model, ${this.options.model.name}, gives vectors ` +
+        '(where it is one, connect with model: { name, kind: "reranker" })',
+    );
   }
 
   /** What workers would have to refuse is refused before anything is added, as far as they tell. */

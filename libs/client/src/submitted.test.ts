@@ -10,7 +10,7 @@ import { loopTurn } from '@shoal/core/base';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions, JobState } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
-import { Submitted } from './submitted.ts';
+import { Submitted, ofVectors } from './submitted.ts';
 import { QueueStandIn, vectorOf, type StandInOptions } from './testing/stand-in.ts';
 
 const PREFIX = '{t-submitted}';
@@ -266,6 +266,6 @@ test('a job that completes between two questions is completed, and not expired',
     states: async () => [],
   };
   const line = { producer } as unknown as ConstructorParameters<typeof Submitted>[0];
-  const handle = new Submitted(line, { id: 'late', tenant: 'default' });
+  const handle = new Submitted(line, { id: 'late', tenant: 'default' }, ofVectors());
   expect((await handle.status()).state).toBe('completed');
 });

@@ -17,13 +17,13 @@ import {
 } from '@shoal/contract';
 import type { CancelResult, NewJob } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
-import type { JobHandle, JobState, JobStatus, SubmittedResult, WaitOptions } from './embedding.ts';
+import type { JobState, JobStatus, RequestHandle, SubmittedResult, WaitOptions } from './embedding.ts';
 import { closedError, conflict, type RowsRequest } from './job-request.ts';
 import { checkCallOptions } from './options.ts';
 import type { QueueLine } from './queue-line.ts';
 import { readRecord, recordOf, type NewRequest, type RequestRecord, type RequestPart } from './request-record.ts';
 import { PASSING } from './steps.ts';
-import { joinedRows, storedRows } from './stored-rows.ts';
+import { joinedRows, storedRows, type StoredRows } from './stored-rows.ts';
 import { limited } from './time-limit.ts';
 import { withRows } from './with-rows.ts';
 
@@ -39,7 +39,10 @@ const RETRY_MS = 250;
 /** Results read in one go. */
 const FETCHED_AT_ONCE = 32;
 
-type Line = Pick<QueueLine, 'cancel' | 'isClosed' | 'producer' | 'reader' | 'replies' | 'whyWaiting' | 'terms'>;
+type Line = Pick<
+  QueueLine,
+  'cancel' | 'isClosed' | 'producer' | 'reader' | 'replies' | 'returnValues' | 'whyWaiting' | 'terms'
+>;
 
 /**
  * Puts all jobs of a request on the queue, waiting for room where it is full, and for the server's disk: whoever submits
@@ -99,15 +102,49 @@ async function added(
   return left;
 }
 
-export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
+/** What all jobs of a request gave, in order. */
+export interface Gathered {
+  readonly record: RequestRecord;
+  readonly rows: StoredRows;
+  /** Whether anything was cut. */
+  readonly truncated: boolean;
+  readonly isSimulated: boolean;
+  /** What its jobs returned, as far as the queue remembers it. */
+  readonly returned: readonly (string | undefined)[];
+}
+
+interface Kind<Result> {
+  readonly what: 'vectors' | 'scores';
+  readonly toResult: (gathered: Gathered) => Result;
+}
+
+/** Requests for vectors. */
+export function ofVectors<Dtype extends OutputDtype>(): Kind<SubmittedResult<Dtype>> {
+  return {
+    what: 'vectors',
+    toResult: ({ record: { model, meta }, rows, truncated, isSimulated }) =>
+      withRows({
+        ...rows,
+        tokens: undefined,
+        truncated,
+        isSimulated,
+        model,
+        ...(meta !== undefined && { meta }),
+      }) as SubmittedResult<OutputDtype> as SubmittedResult<Dtype>,
+  };
+}
+
+export class Submitted<Result> implements RequestHandle<Result> {
   readonly id: string;
   readonly tenant: string;
   private readonly requestId: string;
   private readonly line: Line;
+  private readonly kind: Kind<Result>;
   private record: RequestRecord | undefined;
 
-  constructor(line: Line, { id, tenant }: { readonly id: string; readonly tenant: string }) {
+  constructor(line: Line, { id, tenant }: { readonly id: string; readonly tenant: string }, kind: Kind<Result>) {
     this.line = line;
+    this.kind = kind;
     this.id = id;
     this.tenant = tenant;
     this.requestId = `${tenant}~${id}`;
@@ -129,10 +166,10 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
     };
   }
 
-  async result(options: WaitOptions = {}): Promise<SubmittedResult<Dtype>> {
+  async result(options: WaitOptions = {}): Promise<Result> {
     checkCallOptions('result', options);
     const { signal, timeoutMs } = options;
-    const limit = limited({ signal, timeoutMs }, 'vectors', () => this.line.whyWaiting());
+    const limit = limited({ signal, timeoutMs }, this.kind.what, () => this.line.whyWaiting());
     try {
       const record = await patiently(this.line, limit.signal, () => this.known());
       if (record === undefined) throw this.unknown();
@@ -198,27 +235,30 @@ export class Submitted<Dtype extends OutputDtype> implements JobHandle<Dtype> {
     });
   }
 
-  private async fetched(record: RequestRecord, signal: AbortSignal | undefined): Promise<SubmittedResult<Dtype>> {
-    const { parts, model, meta } = record;
+  private async fetched(record: RequestRecord, signal: AbortSignal | undefined): Promise<Result> {
+    const { parts, dtype } = record;
     const read: ReturnType<typeof openResult>[] = [];
+    const returned: (string | undefined)[] = [];
     for (let at = 0; at < parts.length; at += FETCHED_AT_ONCE) {
       const some = parts.slice(at, at + FETCHED_AT_ONCE);
-      const bodies = await patiently(this.line, signal, () => this.line.reader.peek(some.map(({ jobId }) => jobId)));
+      const jobIds = some.map(({ jobId }) => jobId);
+      const bodies = await patiently(this.line, signal, () => this.line.reader.peek(jobIds));
       for (const [i, part] of some.entries()) read.push(this.opened(part, bodies[i]));
+      if (this.kind.what === 'scores')
+        returned.push(...(await patiently(this.line, signal, () => this.line.returnValues(jobIds))));
     }
-    const stored = joinedRows(
+    const rows = joinedRows(
       read.map(({ header, body }) => storedRows(header, body)),
-      record.dtype,
+      dtype,
     );
     this.line.reader.release(read.map(({ body }) => body));
-    return withRows({
-      ...stored,
-      tokens: undefined,
+    return this.kind.toResult({
+      record,
+      rows,
       truncated: read.some(({ header }) => header.isTruncated),
       isSimulated: read.some(({ header }) => header.isSimulated),
-      model,
-      ...(meta !== undefined && { meta }),
-    }) as SubmittedResult<OutputDtype> as SubmittedResult<Dtype>;
+      returned,
+    });
   }
 
   private opened({ jobId, fingerprint }: RequestPart, bytes: Buffer | undefined): ReturnType<typeof openResult> {

@@ -137,8 +137,8 @@ export interface EmbedJob extends JobTerms {
 }
 
 /**
- * What a completed job returns: facts and the key of the result, at most 300 bytes of JSON without `meta` and `vectors`.
- * The result is at `key` in any case.
+ * What a completed job returns: facts and the key of the result, at most 300 bytes of JSON without `meta`, `vectors`
+ * and `scores`. The result is at `key` in any case.
  */
 export interface EmbedReturn {
   readonly v: 1;
@@ -167,6 +167,8 @@ export interface EmbedReturn {
   readonly meta?: Meta;
   /** Where the job asked for them: base64 of the body of the result, rows in the form that was asked for. */
   readonly vectors?: string;
+  /** Of a rerank job that asked for them: one for each text, in order, exact as f32. */
+  readonly scores?: number[];
 }
 
 /**

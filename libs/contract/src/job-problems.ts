@@ -51,7 +51,8 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
   metadata: 'the field is called "meta"',
   requestId: 'it belongs into "trace": { "requestId": … }',
   traceparent: 'it belongs into "trace": { "traceparent": … }',
-  returnVectors: 'it goes with "texts" in the job, not with an input key',
+  returnVectors: 'it goes with "texts" in an embed job, not with an input key; a rerank job has "returnScores"',
+  returnScores: 'it goes with rerank jobs; embed jobs have "returnVectors"',
 };
 
 function unknownFields(names: readonly string[], path: string, version: unknown): string {

@@ -30,6 +30,7 @@ const modelReturn = z.looseObject({
   tokens: count,
   truncated: count.describe('Rows that were cut at the model’s length.'),
   vectors: z.base64().optional().describe('With returnVectors: the body of the result, rows in the form asked for.'),
+  scores: z.array(z.number()).optional().describe('With returnScores: of each text of a rerank job, in order.'),
 });
 const similarityReturn = z.looseObject({
   ...common,

@@ -26,6 +26,7 @@ const options = {
     .enum(['end', 'error'])
     .optional()
     .describe('What happens to a pair with more tokens than the model takes. Default end.'),
+  returnScores: z.boolean().optional().describe('true: the return value has the scores as well.'),
 };
 
 const inlineJob = z.strictObject({
@@ -56,6 +57,8 @@ export interface RerankJob extends JobTerms {
   /** Pairs, and so scores. */
   readonly rows: number;
   readonly truncate: 'end' | 'error';
+  /** The return value has the scores as well. */
+  readonly returnsScores?: true | undefined;
 }
 
 /**
@@ -85,7 +88,8 @@ function toRerankJob(jobId: string, data: RerankJobData): RerankJob {
   const input: RerankInput = 'input' in data ? data.input : { form: 'inline', query: data.query, texts: data.texts };
   if (input.form === 'inline') checkInlineBytes(jobId, input);
   const rows = input.form === 'inline' ? input.texts.length : input.rows;
-  return { jobId, input, rows, ...termsOf(data, rows), truncate: data.truncate ?? 'end' };
+  const returnsScores = data.returnScores === true && { returnsScores: true as const };
+  return { jobId, input, rows, ...termsOf(data, rows), truncate: data.truncate ?? 'end', ...returnsScores };
 }
 
 function checkInlineBytes(jobId: string, { query, texts }: Extract<RerankInput, { form: 'inline' }>): void {

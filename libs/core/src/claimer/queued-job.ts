@@ -46,7 +46,8 @@ export function readEmbedJob(claim: RawClaim): QueuedJob {
 /** Reads the jobs of a reranker's queue, which are named "rerank": each row is a pair, its result one f32. */
 export function readRerankJob(claim: RawClaim): QueuedJob {
   const job = parseRerankJob(claim.jobId, claim.name, claim.data);
-  return toQueued(claim, job, { prompt: undefined, output: { dtype: 'f32', dimensions: undefined } });
+  const output = { dtype: 'f32', dimensions: undefined } as const;
+  return toQueued(claim, job, { prompt: undefined, output, returnsVectors: job.returnsScores });
 }
 
 /** How the jobs of a model's queue are read. */

@@ -5,6 +5,9 @@ import type { InferenceBackend } from '../ports/device.ts';
 import type { JobOrder } from '../protocol.ts';
 import type { OpenJob } from './open-job.ts';
 
+/** Decimal digits by which every f32 is told from all others. */
+const F32_DIGITS = 9;
+
 export interface EmbedResultParts {
   readonly backend: Pick<InferenceBackend, 'dims' | 'device' | 'precision' | 'toHalves' | 'checksum'>;
   /** name@revision */
@@ -58,10 +61,20 @@ export function embedValue(
     truncated,
     splits,
     ms: { queued: Math.round(order.queuedMs), run: Math.round(runMs) },
-    ...(order.returnsVectors && {
-      vectors: Buffer.from(bodyOf(parts, order, rows, vectors).body).toString('base64'),
-    }),
+    ...(order.returnsVectors && returned(parts, order, rows, vectors)),
   };
+}
+
+/** What a job wants in its return value: its vectors as base64, or its scores. */
+function returned(
+  parts: EmbedResultParts,
+  order: JobOrder,
+  rows: number,
+  vectors: Float32Array,
+): Pick<EmbedReturn, 'vectors' | 'scores'> {
+  if (parts.kind === 'reranker')
+    return { scores: Array.from(vectors, (score) => Number(score.toPrecision(F32_DIGITS))) };
+  return { vectors: Buffer.from(bodyOf(parts, order, rows, vectors).body).toString('base64') };
 }
 
 /**

@@ -37,6 +37,16 @@ describe('a job of a reranker', () => {
     expect(await b.leftovers()).toEqual(NOTHING);
   });
 
+  test('has its scores in the return value where it asks for them, exact as they are stored', async () => {
+    const b = bench();
+    b.run([rerank('job', TEXTS, { returnsVectors: true })]);
+    await b.untilOutcomes(1);
+    const [outcome] = b.outcomesOf('job');
+    const scores = outcome?.kind === 'committed' && 'scores' in outcome.value ? outcome.value.scores : undefined;
+    expect([...Float32Array.from(scores ?? [])]).toEqual(b.vectorsOf('job').map(([score]) => score));
+    expect(outcome).not.toHaveProperty('value.vectors');
+  });
+
   test('has the fingerprint of its query and texts, whether they lie in the job or under its key', async () => {
     const b = bench();
     const bytes = encodeQueryTexts(QUERY, TEXTS);
