@@ -1,0 +1,198 @@
+{{/* Names, labels and the parts that every pod has. */}}
+
+{{- define "shoal.name" -}}
+{{- $name := default .Chart.Name .Release.Name -}}
+{{- if contains .Chart.Name $name }}{{ $name }}{{ else }}{{ printf "%s-%s" $name .Chart.Name }}{{ end -}}
+{{- end -}}
+
+{{/* (list $root "worker-cpu") */}}
+{{- define "shoal.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "shoal.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "shoal.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: shoal
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
+{{- end -}}
+
+{{/* (list $root "cpu") */}}
+{{- define "shoal.image" -}}
+{{- $root := index . 0 -}}
+{{ $root.Values.image.repository }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}-{{ index . 1 }}
+{{- end -}}
+
+{{- define "shoal.queueUrl" -}}
+{{- $root := index . 0 -}}
+{{- $user := index $root.Values.queue.users (index . 1) -}}
+{{- $own := printf "redis://{user}@%s-valkey:6379" (include "shoal.name" $root) -}}
+{{- if and (not $root.Values.queue.url) (not $root.Values.valkey.enabled) -}}
+{{- fail "queue.url is empty and valkey.enabled is false: name the queue server (redis://{user}@host:6379), or enable valkey" -}}
+{{- end -}}
+{{- if and $root.Values.queue.url $root.Values.valkey.enabled -}}
+{{- fail "queue.url names a queue server and valkey.enabled makes another: leave one of them out" -}}
+{{- end -}}
+{{ default $own $root.Values.queue.url | replace "{user}" $user }}
+{{- end -}}
+
+{{/* A setting's variable: maxPaddedTokens is SHOAL_MAX_PADDED_TOKENS. */}}
+{{- define "shoal.variable" -}}
+SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
+{{- end -}}
+
+{{/* (list $settings...): later ones beat earlier ones; sorted by key. */}}
+{{- define "shoal.settings" -}}
+{{- $all := dict -}}
+{{- range . }}{{ $all = merge (deepCopy (default dict .)) $all }}{{ end -}}
+{{- range $key, $value := $all }}
+- name: {{ include "shoal.variable" $key }}
+  value: {{ if kindIs "float64" $value }}{{ if eq (floor $value) $value }}{{ int64 $value | quote }}{{ else }}{{ $value | quote }}{{ end }}{{ else }}{{ $value | toString | quote }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{/* (list $root "worker"): where the queue server is and who we are there. */}}
+{{- define "shoal.queueEnv" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+- name: SHOAL_REDIS_URL
+  value: {{ include "shoal.queueUrl" . | quote }}
+{{- if $root.Values.queue.secret }}
+- name: SHOAL_REDIS_PASSWORD_FILE
+  value: /etc/shoal/queue/{{ index $root.Values.queue.users $role }}.password
+{{- end }}
+{{- with $root.Values.queue.tls }}
+{{- if .secret }}
+- name: SHOAL_REDIS_CA
+  value: /etc/shoal/tls/ca.pem
+{{- if .clientCertificate }}
+- name: SHOAL_REDIS_CERT
+  value: /etc/shoal/tls/client.pem
+- name: SHOAL_REDIS_KEY
+  value: /etc/shoal/tls/client.key
+{{- end }}
+{{- end }}
+{{- if .serverName }}
+- name: SHOAL_REDIS_SERVER_NAME
+  value: {{ .serverName | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* (list $root $hasModels) */}}
+{{- define "shoal.mounts" -}}
+{{- $root := index . 0 -}}
+- { name: state, mountPath: /var/lib/shoal }
+- { name: tmp, mountPath: /tmp }
+{{- if $root.Values.queue.secret }}
+- { name: queue, mountPath: /etc/shoal/queue, readOnly: true }
+{{- end }}
+{{- if $root.Values.queue.tls.secret }}
+- { name: tls, mountPath: /etc/shoal/tls, readOnly: true }
+{{- end }}
+{{- if and (index . 1) (ne $root.Values.models.source "image") }}
+- { name: models, mountPath: /models, readOnly: true }
+{{- end }}
+{{- end -}}
+
+{{/* (list $root $hasModels $hasOwnState $role): the password of this role alone. */}}
+{{- define "shoal.volumes" -}}
+{{- $root := index . 0 -}}
+{{- if not (index . 2) }}
+- name: state
+  emptyDir: {}
+{{- end }}
+- name: tmp
+  emptyDir: {}
+{{- if $root.Values.queue.secret }}
+{{- $file := printf "%s.password" (index $root.Values.queue.users (index . 3)) }}
+- name: queue
+  secret:
+    secretName: {{ $root.Values.queue.secret }}
+    defaultMode: 0440
+    items: [{ key: {{ $file }}, path: {{ $file }} }]
+{{- end }}
+{{- with $root.Values.queue.tls.secret }}
+- name: tls
+  secret: { secretName: {{ . }}, defaultMode: 0440 }
+{{- end }}
+{{- if index . 1 }}
+{{- if eq $root.Values.models.source "pull" }}
+- name: models
+  emptyDir: {}
+{{- else if eq $root.Values.models.source "claim" }}
+- name: models
+  persistentVolumeClaim:
+    claimName: {{ required "models.claim: the name of a volume claim, since models.source is claim" $root.Values.models.claim }}
+    readOnly: true
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "shoal.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: { type: RuntimeDefault }
+{{- end -}}
+
+{{- define "shoal.security" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: { drop: [ALL] }
+{{- end -}}
+
+{{/* (list $root "cpu" "minilm"): fetches the model into the pod's volume before the process starts. */}}
+{{- define "shoal.pull" -}}
+{{- $root := index . 0 -}}
+{{- if eq $root.Values.models.source "pull" }}
+initContainers:
+  - name: model
+    image: {{ include "shoal.image" (list $root (index . 1)) }}
+    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    args: [model, pull, {{ index . 2 | quote }}]
+    env:
+      - { name: SHOAL_MODELS_READ_ONLY, value: auto }
+    securityContext:
+      {{- include "shoal.security" . | nindent 6 }}
+    volumeMounts:
+      - { name: models, mountPath: /models }
+      - { name: state, mountPath: /var/lib/shoal }
+      - { name: tmp, mountPath: /tmp }
+{{- end }}
+{{- end -}}
+
+{{/* What a whole pod has besides its container. `enableServiceLinks: false`: a service called shoal-http would otherwise
+     be a variable SHOAL_HTTP_PORT=tcp://… in every pod. */}}
+{{- define "shoal.pod" -}}
+enableServiceLinks: false
+automountServiceAccountToken: false
+securityContext:
+  {{- include "shoal.podSecurity" . | nindent 2 }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The queue of a model, as libs/contract names it. */}}
+{{- define "shoal.queueName" -}}
+embed-{{ regexReplaceAll "[^a-z0-9-]" (regexReplaceAll "@.*" . "" | lower | replace "/" "--") "-" }}
+{{- end -}}
+
+{{/* host:port of the queue server, as other namespaces reach it. */}}
+{{- define "shoal.queueHost" -}}
+{{- if .Values.valkey.enabled -}}
+{{ include "shoal.name" . }}-valkey.{{ .Release.Namespace }}.svc:6379
+{{- else -}}
+{{ (urlParse (include "shoal.queueUrl" (list . "exporter"))).host }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,50 @@
+// infra/ agrees with the program and with itself, and each check sees what it is for: one thing is broken at a time.
+
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { chartDigest, chartFiles } from './chart-files.ts';
+import { checkInfra, readInfra } from './check-infra.ts';
+import { RENDERED } from './render-kustomize.ts';
+
+const ROOT = join(import.meta.dirname, '../..');
+const files = readInfra(ROOT);
+
+test('settings, images, ports, users and times to stop of infra/ are those of the program', () => {
+  expect(checkInfra(files)).toEqual([]);
+});
+
+const BROKEN: readonly (readonly [path: string, from: string | RegExp, to: string, said: RegExp])[] = [
+  ['infra/compose/compose.yaml', 'SHOAL_HTTP_ACCESS:', 'SHOAL_HTTP_ACESS:', /no setting SHOAL_HTTP_ACESS/],
+  ['infra/compose/compose.yaml', 'stop_grace_period: 45s', 'stop_grace_period: 10s', /worker has 10 s .* needs 40 s/],
+  ['infra/compose/compose.yaml', 'services:', 'services: {', /compose\.yaml: /],
+  ['infra/compose/compose.yaml', 'redis://producer@', 'redis://http@', /no user http/],
+  ['infra/compose/example.env', 'valkey:9.1.2', 'valkey:9.1.3', /the image of valkey is/],
+  ['infra/systemd/shoal-worker@.service', 'TimeoutStopSec=60', 'TimeoutStopSec=30', /worker has 30 s/],
+  ['infra/systemd/shoal.env', 'SHOAL_MODELS_DIR', 'SHOAL_MODEL_DIR', /no setting SHOAL_MODEL_DIR/],
+  ['infra/docker/Dockerfile', /USER 10001:10001\nHEALTH/, 'HEALTH', /target cuda does not end as user/],
+  ['infra/docker/Dockerfile', 'SHOAL_METRICS_PORT=9464', 'SHOAL_METRICS_PORT=9465', /the port of metrics is/],
+  ['.dockerignore', '!infra/docker/healthcheck.mjs', '', /copies infra\/docker\/healthcheck\.mjs/],
+  ['package.json', '"node": "22', '"node": "21', /Node 22.*tests run on 21/],
+  ['infra/helm/shoal/values.yaml', 'replicas: 2', 'replicas: two', /values\.yaml: workers\.0\.replicas/],
+  ['infra/helm/shoal/values.yaml', 'pullPolicy:', 'pulPolicy:', /values\.yaml: image: .*pulPolicy/],
+  ['infra/helm/shoal/values.yaml', 'httpAccess: keys', 'httpAcess: keys', /values\.yaml: http\.settings/],
+  ['infra/valkey/valkey.conf', 'maxmemory-policy noeviction', 'maxmemory-policy allkeys-lru', /noeviction/],
+  ['infra/valkey/users.acl.in', '+wait +waitaof -@dangerous', '+wait +waitaof', /user worker .* is not on the page/],
+];
+
+test.each(BROKEN)('%s with %j as %j is seen', (path, from, to, said) => {
+  const text = files.get(path)!;
+  const broken = text.replace(from, to);
+  expect(broken).not.toBe(text);
+  expect(checkInfra(new Map([...files, [path, broken]])).join('\n')).toMatch(said);
+});
+
+test('what the chart holds of the project is current (npm run docs writes it)', () => {
+  for (const [path, content] of chartFiles(ROOT)) expect([path, files.get(path)]).toEqual([path, content]);
+});
+
+test('the manifests of Kustomize were rendered from this chart (tools/infra/render-kustomize.ts)', () => {
+  const [, digest] = readFileSync(join(ROOT, RENDERED), 'utf8').split('\n');
+  expect(digest).toBe(`# ${chartDigest(ROOT)}`);
+});
