@@ -305,7 +305,12 @@ function collect(
     metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()),
   );
   metrics.onScrape(async () => {
-    for (const name of ['shoal_queue_jobs', 'shoal_queue_oldest_waiting_seconds', 'shoal_queue_workers'] as const)
+    for (const name of [
+      'shoal_queue_jobs',
+      'shoal_queue_parked',
+      'shoal_queue_oldest_waiting_seconds',
+      'shoal_queue_workers',
+    ] as const)
       metrics.forget(name);
     for (const depth of await Promise.all(gauges.map((gauge) => gauge.read()))) tellDepth(metrics, depth);
   });
@@ -317,10 +322,12 @@ function collect(
 
 function tellDepth(
   metrics: MetricRegistry<typeof PRODUCER_METRICS>,
-  { queue, jobs, oldestWaitingMs, workers }: QueueDepth,
+  { queue, jobs, parkedByVersion, oldestWaitingMs, workers }: QueueDepth,
 ): void {
   for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed', 'cancelled'] as const)
     metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
+  for (const [version, count] of Object.entries(parkedByVersion))
+    metrics.set('shoal_queue_parked', { queue, version }, count);
   for (const one of ['interactive', 'bulk'] as const)
     metrics.set('shoal_queue_oldest_waiting_seconds', { queue, class: one }, oldestWaitingMs[one] / 1_000);
   metrics.set('shoal_queue_workers', { queue, state: 'ready' }, workers);

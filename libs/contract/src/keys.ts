@@ -101,6 +101,8 @@ export interface KeySpace {
   janitor(queue: string): string;
   /** Sorted set of inputs without a job by when a sweep first saw them so, see janitor.ts. */
   jobless(queue: string): string;
+  /** Sorted set of jobs of a lane that wait for a worker that knows their version, by that version; see parking.ts. */
+  parked(queue: string): string;
   /** Server's time at which a worker of the lane last looked at it, epoch ms, see clock-watch.ts. */
   clock(queue: string): string;
   /**
@@ -145,6 +147,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     door: (queue) => `${prefix}:door:${queue}`,
     janitor: (queue) => `${prefix}:janitor:${queue}`,
     jobless: (queue) => `${prefix}:jobless:${queue}`,
+    parked: (queue) => `${prefix}:parked:${queue}`,
     clock: (queue) => `${prefix}:clock:${queue}`,
     setAside: (queue) => `${prefix}:set-aside:${queue}`,
     request: (queue, requestId) => `${prefix}:request:${queue}:${requestId}`,

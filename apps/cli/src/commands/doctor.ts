@@ -14,7 +14,9 @@ import {
   findWrongKeys,
   isSimulated,
   openConnection,
+  parkedJobs,
   queueService,
+  totalOf,
   untilReady,
   writeRefusal,
   type Redis,
@@ -183,6 +185,7 @@ async function serverFindings(redisUrl: string, settings: Settings): Promise<Fin
       ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
       ...(await keyFindings(connection, prefix, queue)),
       ...(await trialFindings(connection, prefix, queue)),
+      ...(await parkedFindings(connection, prefix, queue)),
     ];
   } catch (error) {
     return [
@@ -209,6 +212,24 @@ async function keyFindings(connection: Redis, prefix: string, queue: string): Pr
     found: `${key} is a ${found} and should be ${expected === 'none' ? 'nothing' : `a ${expected}`}; jobs cannot pass`,
     cure: 'shoal queue repair moves it aside, loses nothing and lets the queue go on',
   }));
+}
+
+/** Jobs that no worker here can read wait for one that can. */
+async function parkedFindings(connection: Redis, prefix: string, queue: string): Promise<Finding[]> {
+  const lanes = [queue, cpuLaneOf(queue)];
+  const parked = await Promise.all(lanes.map((lane) => parkedJobs(connection, { prefix, queue: lane })));
+  return parked.flatMap((jobs, at) =>
+    totalOf(jobs) === 0
+      ? []
+      : [
+          {
+            about: 'queue',
+            state: 'warning' as const,
+            found: `${totalOf(jobs)} jobs of ${lanes[at]} are parked: no worker knew version ${Object.keys(jobs).join(', ')}`,
+            cure: 'update the workers (docs/upgrade.md: workers first, then producers); they take these jobs at once',
+          },
+        ],
+  );
 }
 
 /** Vectors of a trial do not show where they came from. */

@@ -39,6 +39,7 @@ const depth = (queue: string, more: Partial<LaneDepth> = {}): LaneDepth => ({
   waiting: 0,
   active: 0,
   delayed: 0,
+  parked: {},
   handedOver: 0,
   failed: 0,
   cancelled: 0,
@@ -139,10 +140,16 @@ test('a table shows lanes, workers and break-even backlogs', () => {
         starting: [{ workerId: 'coming', device: 'gpu:1', startedMs: NOW_MS - 5_000 }],
         atMs: NOW_MS,
       },
-      { waiting: 12_345, cancelled: 7, oldestMs: 61_500, oldestWaitingMs: { interactive: 300, bulk: 61_500 } },
+      {
+        waiting: 12_345,
+        parked: { 3: 4, 9: 1 },
+        cancelled: 7,
+        oldestMs: 61_500,
+        oldestWaitingMs: { interactive: 300, bulk: 61_500 },
+      },
     ),
   );
-  expect(text).toMatch(/^embed-x +12,345 +0 +0 +0 +0 +7 +0\.3 s +61\.5 s$/m);
+  expect(text).toMatch(/^embed-x +12,345 +0 +0 +5 +0 +0 +7 +0\.3 s +61\.5 s$/m);
   expect(text).toMatch(
     /^gpu-1 +ready 2h +cuda:0 +fp16 +main +12 +24K +17\.2K +8\.12M \/ - \/ 1M +65\.5K by knee +2\.10 GB +0\.2\.0 +3d$/m,
   );

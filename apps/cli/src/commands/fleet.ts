@@ -4,7 +4,15 @@
 import { ShoalError } from '@shoal/contract';
 import { LENGTH_CLASSES, type ByLength } from '@shoal/core';
 import type { LedgerFacts, SimilarityFacts } from '@shoal/core/similarity';
-import { Fleet, isSimulated, type FleetView, type LiveWorker, type StartingWorker } from '@shoal/queue';
+import {
+  Fleet,
+  isSimulated,
+  totalOf,
+  type FleetView,
+  type LiveWorker,
+  type ParkedJobs,
+  type StartingWorker,
+} from '@shoal/queue';
 import { audited } from '../processes/audited.ts';
 import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -103,7 +111,7 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
   const simulations = workers.flatMap(({ workerId, facts }) =>
     facts !== undefined && isSimulated(facts.device) ? [workerId] : [],
   );
-  const lost = main.handedOver - (cpu.waiting + cpu.active + cpu.delayed);
+  const lost = main.handedOver - (cpu.waiting + cpu.active + cpu.delayed + totalOf(cpu.parked));
   return [
     ...(cpu.waiting > 0 && serving('cpu').length === 0
       ? [`the CPU lane has ${jobs(cpu.waiting)} and no CPU worker; start one with shoal worker --device cpu`]
@@ -111,6 +119,7 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
     ...(main.waiting > 0 && serving('main').length === 0
       ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`]
       : []),
+    ...[main, cpu].flatMap(({ queue, parked }) => tooNew(queue, parked)),
     ...[main, cpu].flatMap(({ queue, isPaused, waiting }) =>
       isPaused && (queue === main.queue || waiting > 0)
         ? [
@@ -149,6 +158,17 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
   ];
 }
 
+/** Of jobs that no worker here can read. */
+export function tooNew(queue: string, parked: ParkedJobs): string[] {
+  const count = totalOf(parked);
+  if (count === 0) return [];
+  const versions = Object.keys(parked);
+  return [
+    `${jobs(count)} of ${queue} ${count === 1 ? 'is' : 'are'} parked: newer (version ${versions.join(', ')}) than what the ` +
+      'workers that met them read; nothing is lost, and a newer worker takes them at once',
+  ];
+}
+
 function jobs(count: number): string {
   return `${count.toLocaleString('en')} job${count === 1 ? '' : 's'}`;
 }
@@ -171,13 +191,22 @@ const OLDEST = ['OLDEST INTERACTIVE', 'OLDEST BULK'];
 function describeLanes(lanes: FleetView['lanes']): string {
   const depths = Object.values(lanes).map((lane) => [
     lane.queue,
-    ...[lane.waiting, lane.active, lane.delayed, lane.handedOver, lane.failed, lane.cancelled].map((count) =>
-      count.toLocaleString('en'),
-    ),
+    ...[
+      lane.waiting,
+      lane.active,
+      lane.delayed,
+      totalOf(lane.parked),
+      lane.handedOver,
+      lane.failed,
+      lane.cancelled,
+    ].map((count) => count.toLocaleString('en')),
     waits(lane.oldestWaitingMs.interactive),
     waits(lane.oldestWaitingMs.bulk),
   ]);
-  return table(['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'HANDED OVER', 'FAILED', 'CANCELLED', ...OLDEST], depths);
+  return table(
+    ['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'PARKED', 'HANDED OVER', 'FAILED', 'CANCELLED', ...OLDEST],
+    depths,
+  );
 }
 
 const WORKER_HEAD = [

@@ -2,12 +2,13 @@
 // none is started for it. Jobs that are named and not found make the exit code 1.
 
 import { ERROR_CODES, ShoalError } from '@shoal/contract';
-import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
+import { Canceller, Quarantine, QueueAdmin, totalOf, type QueueCounts } from '@shoal/queue';
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
 import { refuseUnseen, withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { audited, countedBy } from '../processes/audited.ts';
 import { print, say, type Terminal } from '../terminal.ts';
+import { tooNew } from './fleet.ts';
 
 export interface QueueFlags {
   readonly json?: boolean;
@@ -357,6 +358,7 @@ export function describe({ lanes, quarantined, reserved }: QueueCounts): string 
     'waiting',
     'active',
     'delayed',
+    'parked',
     'handed over',
     'failed',
     'cancelled',
@@ -370,6 +372,7 @@ export function describe({ lanes, quarantined, reserved }: QueueCounts): string 
       lane.waiting,
       lane.active,
       lane.delayed,
+      totalOf(lane.parked),
       lane.handedOver,
       lane.failed,
       lane.cancelled,
@@ -387,6 +390,7 @@ export function describe({ lanes, quarantined, reserved }: QueueCounts): string 
   return [
     line(head),
     ...rows.map(line),
+    ...lanes.flatMap(({ queue, parked }) => tooNew(queue, parked)),
     `in quarantine: ${quarantined.toLocaleString('en')}`,
     `reserved: ${reservedRows.toLocaleString('en')} rows, ${(bytes / 1e6).toFixed(1)} MB, of these ` +
       `${(unreadBytes / 1e6).toFixed(1)} MB of results that nobody has fetched`,

@@ -50,7 +50,7 @@ const throwing =
   () => {
     throw error;
   };
-const ofUnknownVersion = throwing(new ShoalError('JOB_VERSION_UNKNOWN', 'version 9'));
+const ofUnknownVersion = throwing(new ShoalError('JOB_VERSION_UNKNOWN', 'version 9', { version: 9 }));
 
 test('fields of its producer come back with the result, of a repeated job too', () => {
   const claim = claimOf({}, { v: 2, meta: { userId: 5 } });
@@ -108,18 +108,11 @@ describe('a job that was just claimed', () => {
       announced('failed'),
     ],
     [
-      'of a version that is not known yet goes back for a while, and nobody is told',
-      claimOf({ queuedMs: 600_000 }),
+      'of a version that is not known yet is parked, however long it has waited, and nobody is told',
+      claimOf({ queuedMs: 660_000 }),
       ofUnknownVersion,
-      { kind: 'return', delayMs: 5_000, reason: 'version 9' },
+      { kind: 'park', version: 9, reason: 'version 9' },
       undefined,
-    ],
-    [
-      'of a version that nobody knew for ten minutes fails',
-      claimOf({ queuedMs: 600_001 }),
-      ofUnknownVersion,
-      { kind: 'fail', failure: { code: 'JOB_VERSION_UNKNOWN', message: 'version 9' } },
-      UNREAD,
     ],
     [
       'whose child has completed completes, even after its deadline',

@@ -25,11 +25,6 @@ export type Verdict =
   /** It has its ending without running. */
   | { readonly kind: 'end'; readonly ending: Ending };
 
-/** How long a job of an unknown version stays away before it can be claimed again: a newer worker may take it. */
-const UNKNOWN_VERSION_RETRY_MS = 5_000;
-/** A job of an unknown version that has waited longer than this fails: no newer worker came. */
-const UNKNOWN_VERSION_LIMIT_MS = 600_000;
-
 /** The lease is lost, or the worker holds the job anew: nothing is changed at the queue. */
 export const ABANDONED: Ending = { settlement: { kind: 'abandon' }, announcement: undefined };
 
@@ -42,9 +37,8 @@ export function judge(claim: RawClaim, readJob: ReadJob, nowMs: number): Verdict
     return judgeJob(claim, readJob(claim), nowMs);
   } catch (error) {
     if (!(error instanceof ShoalError)) throw error;
-    if (error.code !== 'JOB_VERSION_UNKNOWN' || claim.queuedMs > UNKNOWN_VERSION_LIMIT_MS)
-      return end(failed(claim, toFailure(error)));
-    return end(returned(error.message, UNKNOWN_VERSION_RETRY_MS));
+    if (error.code === 'JOB_VERSION_UNKNOWN') return end(parked(error));
+    return end(failed(claim, toFailure(error)));
   }
 }
 
@@ -116,6 +110,11 @@ export function quarantined(claim: RawClaim, message: string, job?: QueuedJob): 
     settlement: { kind: 'quarantine', failure: { code: 'QUARANTINED', message } },
     announcement: told('failed', claim, job),
   };
+}
+
+/** The job is newer than this worker: nothing is failed for that, however long it takes until a newer worker comes. */
+function parked({ message, fields }: ShoalError): Ending {
+  return { settlement: { kind: 'park', version: Number(fields.version), reason: message }, announcement: undefined };
 }
 
 /** The job goes back to the queue, where any worker finds it after `delayMs`. It costs no attempt. */

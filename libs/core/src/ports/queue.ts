@@ -38,6 +38,8 @@ export type Settlement =
   | { readonly kind: 'quarantine'; readonly failure: Failure }
   /** Back to the queue after `delayMs`, without using up an attempt: nothing was wrong with the job. */
   | { readonly kind: 'return'; readonly delayMs: number; readonly reason: string }
+  /** Kept, unread and without using up an attempt, until a worker comes that knows this version of its data. */
+  | { readonly kind: 'park'; readonly version: number; readonly reason: string }
   /** Another worker may own it by now: leave it alone. */
   | { readonly kind: 'abandon' };
 

@@ -152,6 +152,16 @@ export function describeJobSource(name: string, make: () => Promise<JobSourceHar
       expect((await again).attempt).toBe(0);
     });
 
+    test('a parked job is out of the way, has not ended, and no attempt was charged', async () => {
+      await add('a', 'b');
+      const source = await open();
+      const [first, second] = await claimAll(source, 2);
+      expect(await source.settle(first!, { kind: 'park', version: 99, reason: 'test' })).toBe('settled');
+      expect(await harness.inspect(first!.jobId)).toMatchObject({ state: 'delayed', attempts: 0 });
+      await source.settle(second!, { kind: 'return', delayMs: 0, reason: 'test' });
+      expect((await source.claim(8)).map(({ jobId }) => jobId)).toEqual([second!.jobId]);
+    });
+
     test('leases are renewed for as long as a claim is held', async () => {
       await add('a');
       const [holder, rival] = await Promise.all([open(), open()]);

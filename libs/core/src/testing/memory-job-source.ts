@@ -33,6 +33,9 @@ interface MemoryJob extends JobRecord {
   readonly lock: { readonly token: string; readonly untilMs: number } | undefined;
 }
 
+/** Of a parked job, until it may be claimed again. */
+const PARKED_MS = 5_000;
+
 type Ending = Exclude<Settlement, { kind: 'abandon' }>;
 
 export class MemoryQueue {
@@ -187,6 +190,8 @@ export class MemoryQueue {
         return { state: 'failed', failedReason: failedReason(ending.handOver.reason), attempts: claim.attempt + 1 };
       case 'quarantine':
         return { state: 'failed', failedReason: failedReason(ending.failure), attempts: claim.attempt + 1 };
+      case 'park':
+        return { state: 'delayed', readyMs: this.clock.nowMs() + PARKED_MS };
       case 'return':
         return { state: ending.delayMs > 0 ? 'delayed' : 'waiting', readyMs: this.clock.nowMs() + ending.delayMs };
     }

@@ -34,6 +34,7 @@ export const PRODUCER_METRICS = {
   ...OF_HTTP,
   shoal_queue_jobs: OF_THE_FLEET.shoal_queue_jobs,
   shoal_queue_oldest_waiting_seconds: OF_THE_FLEET.shoal_queue_oldest_waiting_seconds,
+  shoal_queue_parked: OF_THE_FLEET.shoal_queue_parked,
   shoal_queue_workers: OF_THE_FLEET.shoal_queue_workers,
 } as const;
 /** What the registry of the exporter and of the dashboard is made from. */

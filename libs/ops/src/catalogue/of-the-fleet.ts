@@ -78,8 +78,10 @@ export const OF_THE_FLEET = {
   shoal_queue_parked: {
     type: 'gauge',
     unit: 'jobs',
-    help: 'Jobs that wait for a newer worker, because no live one knows their version.',
-    labels: { queue: FEW },
+    help:
+      'Jobs that wait for a worker that knows the version of their format, by that version; no series where none is ' +
+      'parked. They do not count as delayed.',
+    labels: { queue: FEW, version: FEW },
   },
   shoal_queue_reserved_bytes: {
     type: 'gauge',

@@ -89,11 +89,12 @@ export const OF_WORKERS = {
     type: 'counter',
     unit: 'jobs',
     help: 'Claims that got their ending, by outcome; those that failed, were quarantined or abandoned by error code too.',
-    labels: { outcome: ['complete', 'fail', 'return', 'hand-over', 'quarantine', 'abandon'], code: CODES },
+    labels: { outcome: ['complete', 'fail', 'return', 'park', 'hand-over', 'quarantine', 'abandon'], code: CODES },
     mayLack: ['code'],
     beginsAtZero: [
       { outcome: 'complete' },
       { outcome: 'return' },
+      { outcome: 'park' },
       { outcome: 'hand-over' },
       { outcome: 'quarantine', code: 'QUARANTINED' },
       { outcome: 'abandon', code: 'LEASE_LOST' },

@@ -10,6 +10,7 @@ import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
+import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 import { ALL_WORKERS, liveWorkers, startingWorkers, type StartingFacts } from './worker-presence.ts';
 
 export interface FleetOptions {
@@ -27,7 +28,10 @@ export interface LaneDepth {
   /** Prioritized jobs count as waiting. */
   readonly waiting: number;
   readonly active: number;
+  /** Without those that are parked. */
   readonly delayed: number;
+  /** Until a worker comes that knows their version, by version; empty where none is. */
+  readonly parked: ParkedJobs;
   /** Handed over, and not ended yet. Of the main lane only. */
   readonly handedOver: number;
   /** Without those that were cancelled. */
@@ -262,13 +266,23 @@ export class Fleet {
   }
 
   private async countsOf(queue: Queue): Promise<Omit<LaneDepth, 'cancelled' | 'oldestMs' | 'oldestWaitingMs'>> {
-    const [counts, isPaused] = await Promise.all([
+    const [counts, isPaused, parked] = await Promise.all([
       queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'),
       queue.isPaused(),
+      parkedJobs(this.connection, { prefix: this.prefix, queue: queue.name }),
     ]);
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, failed = 0 } = counts;
     const handedOver = counts['waiting-children'] ?? 0;
-    return { queue: queue.name, isPaused, waiting: wait + prioritized, active, delayed, handedOver, failed };
+    return {
+      queue: queue.name,
+      isPaused,
+      waiting: wait + prioritized,
+      active,
+      delayed: Math.max(0, delayed - totalOf(parked)),
+      parked,
+      handedOver,
+      failed,
+    };
   }
 }
 

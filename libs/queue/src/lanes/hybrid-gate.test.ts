@@ -11,6 +11,7 @@ const depth = (queue: string, waiting: number, oldestMs = 5_000): LaneDepth => (
   waiting,
   active: 0,
   delayed: 0,
+  parked: {},
   handedOver: 0,
   failed: 0,
   cancelled: 0,

@@ -9,6 +9,7 @@ const depth = (queue: string): LaneDepth => ({
   waiting: 0,
   active: 0,
   delayed: 0,
+  parked: {},
   handedOver: 0,
   failed: 0,
   cancelled: 0,

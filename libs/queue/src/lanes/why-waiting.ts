@@ -6,6 +6,7 @@ import { DEFAULT_PREFIX, keySpace, mainQueue, rerankQueue } from '@shoal/contrac
 import type { Queue } from 'bullmq';
 import type { Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
+import { parkedJobs, wordsOfParked, type ParkedJobs } from '../worker/parking.ts';
 import { servedQueues } from './served-queues.ts';
 import { ALL_WORKERS, liveWorkers } from './worker-presence.ts';
 
@@ -68,16 +69,17 @@ export async function whyWaiting(
 
 async function look(connection: Redis, queue: Queue, prefix: string): Promise<Waiting> {
   return translated(async () => {
-    const [counts, isPaused, alive, drained] = await Promise.all([
+    const [counts, isPaused, parked, alive, drained] = await Promise.all([
       queue.getJobCounts('wait', 'prioritized', 'delayed', 'active', 'completed'),
       queue.isPaused(),
+      parkedJobs(connection, { prefix, queue: queue.name }),
       liveWorkers(connection, queue.name, prefix),
       connection.smembers(keySpace(prefix).drained(queue.name)),
     ]);
     const { wait = 0, prioritized = 0, delayed = 0, active = 0, completed = 0 } = counts;
     const waiting = wait + prioritized + delayed;
     const claiming = drained.includes(ALL_WORKERS) ? [] : alive.filter((workerId) => !drained.includes(workerId));
-    const seen = { queue: queue.name, waiting, active, alive: alive.length, workers: claiming.length };
+    const seen = { queue: queue.name, waiting, active, parked, alive: alive.length, workers: claiming.length };
     const reason = reasonOf(seen, isPaused);
     const served = reason === 'no-worker' && completed === 0 ? await servedQueues(connection, prefix) : [];
     return {
@@ -97,6 +99,7 @@ interface Seen {
   readonly queue: string;
   readonly waiting: number;
   readonly active: number;
+  readonly parked: ParkedJobs;
   readonly alive: number;
   readonly workers: number;
 }
@@ -107,8 +110,9 @@ function reasonOf({ alive, workers }: Seen, isPaused: boolean): WaitingReason {
   return alive > 0 ? 'drained' : 'no-worker';
 }
 
-function wordsOf({ queue, waiting, active, alive, workers }: Seen, reason: WaitingReason): string {
-  const backlog = `${counted(waiting, 'job waits', 'jobs wait')} and ${counted(active, 'runs', 'run')}`;
+function wordsOf({ queue, waiting, active, parked, alive, workers }: Seen, reason: WaitingReason): string {
+  const tooNew = Object.keys(parked).length === 0 ? '' : `, ${wordsOfParked(parked)}`;
+  const backlog = `${counted(waiting, 'job waits', 'jobs wait')} and ${counted(active, 'runs', 'run')}${tooNew}`;
   switch (reason) {
     case 'paused':
       return `the queue ${queue} is paused, ${backlog}; shoal queue resume --queue ${queue} lets it go on`;

@@ -27,10 +27,11 @@ async function setup(): Promise<{ plain: Queue; gauge: QueueGauge }> {
 
 test('an empty queue, and one that does not exist, are zeros', async () => {
   const { gauge } = await setup();
-  const none = { waiting: 0, active: 0, delayed: 0, completed: 0, failed: 0, cancelled: 0 };
+  const none = { waiting: 0, active: 0, delayed: 0, parked: 0, completed: 0, failed: 0, cancelled: 0 };
   expect(await gauge.read()).toEqual({
     queue: 'embed-minilm',
     jobs: none,
+    parkedByVersion: {},
     oldestWaitingMs: { interactive: 0, bulk: 0 },
     workers: 0,
   });

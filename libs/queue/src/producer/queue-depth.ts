@@ -16,11 +16,16 @@ import { servedCollections, servedRerankers } from '../lanes/served-queues.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from './waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
+import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 
 export interface QueueDepth {
   readonly queue: string;
   /** Prioritized jobs count as waiting, cancelled ones not as failed. */
-  readonly jobs: Readonly<Record<'waiting' | 'active' | 'delayed' | 'completed' | 'failed' | 'cancelled', number>>;
+  readonly jobs: Readonly<
+    Record<'waiting' | 'active' | 'delayed' | 'parked' | 'completed' | 'failed' | 'cancelled', number>
+  >;
+  /** The parked ones by their version: they wait for a worker that knows it, and do not count as delayed. */
+  readonly parkedByVersion: ParkedJobs;
   /** Of each class, 0 where none waits. By the server's clock and by the one of who added the job. */
   readonly oldestWaitingMs: OldestWaiting;
   readonly workers: number;
@@ -155,25 +160,32 @@ export class QueueGauge {
     const { prefix = DEFAULT_PREFIX } = this.options;
     const queue = asked.name;
     const place = { prefix, queue };
-    const [counts, cancelled, oldestWaitingMs, workers] = await withSoundKeys(this.connection, [place], () =>
-      Promise.all([
-        asked.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
-        countCancelled(this.connection, place),
-        oldestWaiting(this.connection, place),
-        liveWorkers(this.connection, queue, prefix),
-      ]),
+    const [counts, cancelled, parkedByVersion, oldestWaitingMs, workers] = await withSoundKeys(
+      this.connection,
+      [place],
+      () =>
+        Promise.all([
+          asked.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'completed', 'failed'),
+          countCancelled(this.connection, place),
+          parkedJobs(this.connection, place),
+          oldestWaiting(this.connection, place),
+          liveWorkers(this.connection, queue, prefix),
+        ]),
     );
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, completed = 0, failed = 0 } = counts;
+    const parked = totalOf(parkedByVersion);
     return {
       queue,
       jobs: {
         waiting: wait + prioritized,
         active,
-        delayed,
+        delayed: Math.max(0, delayed - parked),
+        parked,
         completed,
         failed: Math.max(0, failed - cancelled),
         cancelled,
       },
+      parkedByVersion,
       oldestWaitingMs,
       workers: workers.length,
     };

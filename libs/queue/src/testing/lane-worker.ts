@@ -6,7 +6,7 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { keySpace } from '@shoal/contract';
-import { Pipeline, fixedBudget, noLog, noMetrics, systemClock, type PayloadStore } from '@shoal/core';
+import { Pipeline, READ_JOBS, fixedBudget, noLog, noMetrics, systemClock, type PayloadStore } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
 import { BullJobSource } from '../worker/bull-job-source.ts';
@@ -24,6 +24,8 @@ export interface LaneWorkerOptions {
   readonly prefix: string;
   readonly role: 'gpu' | 'cpu';
   readonly leaseMs: number;
+  /** A version that no worker of this tree knows: this one reads it as version 1. */
+  readonly newestVersion?: number | undefined;
   /** See core's FaultPoints. */
   readonly faultPoint?: string | undefined;
 }
@@ -56,10 +58,10 @@ export async function startLaneWorker(options: LaneWorkerOptions): Promise<Child
 
 /** The same within this process; claims when it resolves. */
 export async function openLaneWorker(options: LaneWorkerOptions): Promise<LaneWorker> {
-  const { redisUrl, prefix, role, leaseMs, faultPoint } = options;
+  const { redisUrl, prefix, role, leaseMs, faultPoint, newestVersion } = options;
   const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
   const server = { redisUrl, prefix, queue: LANE_QUEUE, log: noLog };
-  const common = { ...server, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
+  const common = { ...server, newestVersion, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
   const source =
     role === 'gpu'
       ? new BullJobSource({ ...common, handOverTo: LANE_CPU_QUEUE, faults })
@@ -92,6 +94,7 @@ export async function openLaneWorker(options: LaneWorkerOptions): Promise<LaneWo
     metrics: noMetrics,
     clock: systemClock,
     serverNowMs: Date.now,
+    readJob: readerOf(newestVersion),
     limits: { poolTokens: 512, executorTimeoutMs: 10_000, drainTimeoutMs: 5_000, claimTimeoutMs: 60_000 },
   });
   await pipeline.start();
@@ -108,6 +111,13 @@ async function run(options: LaneWorkerOptions): Promise<void> {
   const { failed } = await openLaneWorker(options);
   process.send?.('ready');
   await failed;
+}
+
+function readerOf(newestVersion: number | undefined): typeof READ_JOBS.embedder {
+  return (claim) => {
+    const { v, ...data } = Object(claim.data) as { readonly v?: unknown };
+    return READ_JOBS.embedder(v === newestVersion && v !== undefined ? { ...claim, data: { ...data, v: 1 } } : claim);
+  };
 }
 
 function deviceOf(role: LaneWorkerOptions['role'], backend: FakeBackend): FakeBackend {

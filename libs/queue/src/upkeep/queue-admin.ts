@@ -24,6 +24,7 @@ import { noRepairs, repairQueue, type RepairReport } from './repair.ts';
 import { rescueSetAside, type SetAsideReport } from './set-aside.ts';
 import { translated } from '../redis/translated.ts';
 import { liveWorkers } from '../lanes/worker-presence.ts';
+import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 import { FORGIVE_JOB } from './lua/scripts.generated.ts';
 
 export interface QueueAdminOptions {
@@ -41,7 +42,10 @@ export interface LaneCounts {
   /** Prioritized jobs count as waiting. */
   readonly waiting: number;
   readonly active: number;
+  /** Without those that are parked. */
   readonly delayed: number;
+  /** Until a worker comes that knows their version, by version; empty where none is. */
+  readonly parked: ParkedJobs;
   /** Handed over to the CPU lane and not ended yet. */
   readonly handedOver: number;
   readonly completed: number;
@@ -220,10 +224,11 @@ export class QueueAdmin {
 
   private async countLane(lane: Queue): Promise<LaneCounts> {
     const place = { prefix: this.prefix, queue: lane.name };
-    const [counts, isPaused, cancelled, oldestWaitingMs, workers] = await Promise.all([
+    const [counts, isPaused, cancelled, parked, oldestWaitingMs, workers] = await Promise.all([
       lane.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'completed', 'failed'),
       lane.isPaused(),
       countCancelled(this.connection, place),
+      parkedJobs(this.connection, place),
       oldestWaiting(this.connection, place),
       liveWorkers(this.connection, lane.name, this.prefix),
     ]);
@@ -241,7 +246,8 @@ export class QueueAdmin {
       isPaused,
       waiting: wait + prioritized,
       active,
-      delayed,
+      delayed: Math.max(0, delayed - totalOf(parked)),
+      parked,
       handedOver,
       completed,
       failed: Math.max(0, failed - cancelled),

@@ -215,6 +215,7 @@ export class BullJobSource implements JobSource {
     if (this.isStopped()) return;
     this.leases.start();
     this.parts.clockWatch.start();
+    await this.parts.parking.start();
   }
 
   private hooks(): SourceHooks {
@@ -246,8 +247,12 @@ export class BullJobSource implements JobSource {
       this.quarantine?.close(),
     ]);
     this.parts?.clockWatch.stop();
+    this.parts?.parking.stop();
     if (this.connection !== undefined) await closeConnection(this.connection);
-    await within(HAND_BACK_MS, Promise.all([this.parts?.clockWatch.settled(), this.parts?.mender.settled()]));
+    await within(
+      HAND_BACK_MS,
+      Promise.all([this.parts?.clockWatch.settled(), this.parts?.parking.settled(), this.parts?.mender.settled()]),
+    );
     await within(HAND_BACK_MS, this.opening);
   }
 

@@ -16,6 +16,7 @@ import { isLockLost, wakeIdleWorker } from '../bullmq/internals.ts';
 import { isPassingFault, type Redis } from '../redis/connection.ts';
 import { readMark, type HandOvers } from './hand-over.ts';
 import type { RedisAnnouncer } from './announcer.ts';
+import type { Parking } from './parking.ts';
 import type { KeyMender } from '../upkeep/key-mender.ts';
 import type { Quarantine } from '../upkeep/quarantine.ts';
 
@@ -29,6 +30,7 @@ export interface JobEndingsOptions {
   readonly completions: Completions;
   /** The way to the CPU lane; left out, there is none, and what would go there fails. */
   readonly handOvers?: HandOvers | undefined;
+  readonly parking: Pick<Parking, 'park'>;
   /** Told of what the server says when it refuses an ending. */
   readonly mender?: Pick<KeyMender, 'met'> | undefined;
   /** Left out: what would go there only fails. */
@@ -130,6 +132,8 @@ export class JobEndings {
       case 'hand-over':
         if (this.options.handOvers !== undefined) return this.options.handOvers.handOver(taken, ending.handOver);
         return void (await job.moveToFailed(verdict(ending.handOver.reason), token, false));
+      case 'park':
+        return this.options.parking.park(taken, ending.version);
       case 'return':
         return this.giveBack(taken, ending.delayMs);
       default:
@@ -151,7 +155,7 @@ export class JobEndings {
    * sent again and finds no lock. The job says whether it ended the way we asked.
    */
   private async wasTakenBefore({ job, token }: TakenJob, ending: Ending): Promise<SettleResult> {
-    if (ending.kind === 'return') return 'lease-lost';
+    if (ending.kind === 'return' || ending.kind === 'park') return 'lease-lost';
     const { connection, prefix, queue } = this.options;
     try {
       if (ending.kind === 'hand-over' && (await this.wasHandedOver(job, token))) return 'settled';

@@ -19,6 +19,7 @@ import { ClaimBursts } from './claim-bursts.ts';
 import { orderWaiting, type WaitingOrder } from './fair-order.ts';
 import type { HandOvers } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
+import { Parking } from './parking.ts';
 import { tokenPrefixOf } from './worker-identity.ts';
 
 export interface BullJobSourceOptions {
@@ -46,6 +47,8 @@ export interface BullJobSourceOptions {
   readonly isServerTold?: boolean | undefined;
   /** How many finished jobs stay; left out: 1,000 completed and 5,000 failed ones. */
   readonly keep?: KeptJobs | undefined;
+  /** The newest version of jobs that the worker reads: what is parked of it is let go. Left out: none. */
+  readonly newestVersion?: number | undefined;
   /** Told of the server's time again and again, epoch ms. */
   readonly onServerTime?: ((serverMs: number) => void) | undefined;
   readonly onBrake?: ((reason: ServerPressure | undefined) => void) | undefined;
@@ -63,6 +66,7 @@ export interface SourceParts {
   readonly cancels: CancelListener;
   readonly mender: KeyMender;
   readonly clockWatch: ClockWatch;
+  readonly parking: Parking;
 }
 
 /** What the source has before it has parts. */
@@ -109,7 +113,19 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
   const completions = new Completions({ ...place, kept: options.keep?.completed ?? KEEP_COMPLETED, signal });
   const announcer = new RedisAnnouncer({ ...place, sendEndings: () => completions.flush(), signal });
   const open = (): number => claimed.size;
-  const endings = new JobEndings({ ...place, announcer, completions, handOvers, quarantine, open, signal, mender });
+  const { newestVersion = 0 } = options;
+  const parking = new Parking({ ...place, newestVersion, isDrained: wiring.isDrained, signal });
+  const endings = new JobEndings({
+    ...place,
+    announcer,
+    completions,
+    handOvers,
+    quarantine,
+    parking,
+    open,
+    signal,
+    mender,
+  });
   const cancels = new CancelListener({
     redisUrl,
     prefix,
@@ -138,7 +154,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     onChange: options.onBrake,
     signal: claimingEnd,
   });
-  return { facts, worker, bursts, brake, endings, completions, cancels, mender, clockWatch };
+  return { facts, worker, bursts, brake, endings, completions, cancels, mender, clockWatch, parking };
 }
 
 function openWorker(options: BullJobSourceOptions, connection: Redis, mender: KeyMender): BatchWorker {

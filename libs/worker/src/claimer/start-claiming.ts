@@ -221,6 +221,7 @@ function lanesOf(
       stalledCheckMs,
       workerName,
       quarantineOf: queue,
+      newestVersion: jobVersion,
       isUnsafeAllowed: settings.unsafeServer === 'warn',
       brake: settings,
       keep: { completed, failed },

@@ -40,6 +40,30 @@ export const ANNOUNCE_JOBS: Script = {
   ].join(''),
 };
 
+export const COUNT_PARKED: Script = {
+  name: 'worker/count-parked',
+  sha: '449e09027effbcda6c65aa72fe425ee99a76753e',
+  keyCount: 2,
+  lua: [
+    '#!lua flags=no-writes\n-- Counts jobs that are parked until a worker comes that knows their',
+    ' version.\n--\n-- Runs: by whoever asks how full a queue is (`shoal queue counts`, `shoal fl',
+    'eet status`, metrics)\n-- KEYS[1] parked: sorted set of ids of parked jobs by the version o',
+    'f their format\n-- KEYS[2] delayed: sorted set of ids that wait for their time\n-- ARGV[1] m',
+    'ost: versions that are told apart\n-- Answers: pairs of a version and how many jobs have it',
+    '; after the last of them "other", where there are more\n-- Writes: nothing\n-- Deletes: noth',
+    'ing\n--\n-- Ids that are delayed no longer, because their job was cancelled, leave the set w',
+    'hen a worker next looks. Where no job\n-- is delayed, none is parked.\nlocal parkedKey, dela',
+    "yedKey, most = KEYS[1], KEYS[2], tonumber(ARGV[1])\nlocal answer, from = {}, '-inf'\n\nif red",
+    "is.call('ZCARD', delayedKey) == 0 then\n  return answer\nend\n\nwhile #answer < 2 * most do\n  ",
+    "local first = redis.call('ZRANGEBYSCORE', parkedKey, from, '+inf', 'WITHSCORES', 'LIMIT', ",
+    '0, 1)\n  local version = first[2]\n  if not version then\n    return answer\n  end\n  answer[#a',
+    "nswer + 1] = version\n  answer[#answer + 1] = redis.call('ZCOUNT', parkedKey, version, vers",
+    "ion)\n  from = '(' .. version\nend\nlocal others = redis.call('ZCOUNT', parkedKey, from, '+in",
+    "f')\nif others > 0 then\n  answer[#answer + 1] = 'other'\n  answer[#answer + 1] = others\nend\n",
+    'return answer\n',
+  ].join(''),
+};
+
 export const ORDER_JOBS: Script = {
   name: 'worker/order-jobs',
   sha: '54520da2e396405c789eae6b630b66fedde90965',
@@ -189,6 +213,42 @@ export const ORDER_JOBS: Script = {
     "eKey, unpack(line))\nend\nif #listed > 0 then\n  redis.call('LTRIM', waitKey, 0, -#listed - 1",
     ")\nend\nfor flow, place in pairs(ends) do\n  redis.call('ZADD', orderKey, toText(place), flow",
     ')\nend\nreturn tell()\n',
+  ].join(''),
+};
+
+export const RELEASE_PARKED: Script = {
+  name: 'worker/release-parked',
+  sha: '2454a0d10c064293e741cd5f991f018b8bcf08af',
+  keyCount: 5,
+  lua: [
+    '#!lua flags=allow-oom\n-- Lets parked jobs go that the worker who calls can read: they wait',
+    ' again.\n--\n-- Runs: by each worker when it starts and every two seconds, for each of its l',
+    'anes\n-- KEYS[1] parked: sorted set of ids of parked jobs by the version of their format\n--',
+    ' KEYS[2] delayed: sorted set of ids that wait for their time\n-- KEYS[3] wait: list of ids ',
+    'without a place\n-- KEYS[4] events: stream of what happened\n-- KEYS[5] marker: sorted set t',
+    'hat idle workers wait for\n-- ARGV[1] jobs: what keys of jobs begin with\n-- ARGV[2] newest:',
+    ' newest version that the worker reads\n-- ARGV[3] most: jobs that are let go in this call\n-',
+    '- Answers: how many were let go\n-- Writes: wait, events, marker; the field delay of each j',
+    "ob's record\n-- Deletes: from parked and delayed those that were let go; the field shoalPla",
+    'ce of their records; from parked a few\n--   others that are delayed no longer\n--\n-- They e',
+    'nter the list before what has no place yet, in the order in which they were added, and get',
+    ' a place as new jobs\n-- do: those that they had are of a line that may have been empty sin',
+    'ce.\nlocal PAGE_JOBS = 100\nlocal parkedKey, delayedKey, waitKey, eventsKey, markerKey = KEY',
+    'S[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]\nlocal jobPrefix, newest, most = ARGV[1], ARGV[2],',
+    " ARGV[3]\n\nif redis.call('EXISTS', parkedKey) == 0 then\n  return 0\nend\n\nlocal function adde",
+    "dMs(id)\n  local found = redis.pcall('HGET', jobPrefix .. id, 'timestamp')\n  local ms = typ",
+    "e(found) == 'string' and tonumber(found)\n  return ms and ms >= 0 and ms or 0\nend\n\nlocal kn",
+    'own, added = {}, {}\nlocal function isNewer(a, b)\n  return added[a] > added[b] or (added[a]',
+    " == added[b] and a > b)\nend\nfor _, id in ipairs(redis.call('ZRANGEBYSCORE', parkedKey, '-i",
+    "nf', newest, 'LIMIT', 0, most)) do\n  if redis.call('ZREM', delayedKey, id) == 1 then\n    k",
+    "nown[#known + 1] = id\n    added[id] = addedMs(id)\n  end\n  redis.call('ZREM', parkedKey, id",
+    ")\nend\ntable.sort(known, isNewer)\nfor _, id in ipairs(known) do\n  redis.call('RPUSH', waitK",
+    "ey, id)\n  redis.pcall('HSET', jobPrefix .. id, 'delay', 0)\n  redis.pcall('HDEL', jobPrefix",
+    " .. id, 'shoalPlace')\n  redis.call('XADD', eventsKey, '*', 'event', 'waiting', 'jobId', id",
+    ", 'prev', 'delayed')\nend\nfor _, id in ipairs(redis.call('ZRANDMEMBER', parkedKey, PAGE_JOB",
+    "S)) do\n  if not redis.call('ZSCORE', delayedKey, id) then\n    redis.call('ZREM', parkedKey",
+    ", id)\n  end\nend\nif #known > 0 then\n  redis.call('ZADD', markerKey, 0, '0')\nend\nreturn #kno",
+    'wn\n',
   ].join(''),
 };
 
