@@ -579,7 +579,8 @@ function addKey(program: Command, terminal: Terminal): void {
     .command('key')
     .description(
       'API keys of the HTTP interface: make, list, revoke. They are kept as digests on the queue server that runs, for ' +
-        'all HTTP processes, or in a file (--http-key-file). From the first one on HTTP answers nobody without a key.',
+        'all HTTP processes, or in a file (--http-key-file). From the first one on HTTP answers nobody without a key. ' +
+        'With --dashboard: keys of the dashboard, in the file of --dashboard-key-file.',
     )
     .helpCommand(false);
   const create = key
@@ -590,7 +591,7 @@ function addKey(program: Command, terminal: Terminal): void {
     .option(
       '--scopes <list>',
       'what it is for, separated by commas: embed, rerank, similarity, batches, metrics, or admin for everything ' +
-        '(default: the first four)',
+        '(default: the first four); with --dashboard: view or operate (default: view)',
     )
     .option('--requests-per-minute <n>', 'most requests a minute (default: no limit)', positiveInteger)
     .option('--texts-per-minute <n>', 'most texts a minute (default: no limit)', positiveInteger)
@@ -610,7 +611,8 @@ function addKey(program: Command, terminal: Terminal): void {
   );
   for (const command of [create, list, revoke]) {
     command.option('--json', 'report as JSON').option('-q, --quiet', 'no notes; errors only');
-    addSettings(command, ['httpKeyFile', 'redisUrl', 'prefix', 'cacheDir']);
+    command.option('--dashboard', 'keys of the dashboard, instead of HTTP');
+    addSettings(command, ['httpKeyFile', 'dashboardKeyFile', 'redisUrl', 'prefix', 'cacheDir']);
   }
 }
 
@@ -970,6 +972,10 @@ export const SETTING_FLAGS = {
   metricsPort: ['port', 'port of a worker’s /metrics; 0: none'],
   dashboardHost: ['host', 'address the dashboard listens on'],
   dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
+  dashboardKeyFile: ['file', 'keys that the dashboard asks for: viewers look, operators act'],
+  dashboardProxyHeader: ['name', 'header in which a proxy tells the dashboard who comes'],
+  dashboardProxies: ['addresses', 'addresses and networks of that proxy'],
+  dashboardOperators: ['names', 'who of those may act on the dashboard; *: everybody'],
 } as const;
 
 const STORE = ['cacheDir', 'modelsDir', 'modelsReadOnly'] as const;
@@ -1004,7 +1010,14 @@ const HTTP = [
   'maxQueuedBytes',
   'maxTenantShare',
 ] as const;
-const DASHBOARD = ['dashboardHost', 'dashboardPort'] as const;
+const DASHBOARD = [
+  'dashboardHost',
+  'dashboardPort',
+  'dashboardKeyFile',
+  'dashboardProxyHeader',
+  'dashboardProxies',
+  'dashboardOperators',
+] as const;
 const WORKER = [
   'simServes',
   'collectionsDir',

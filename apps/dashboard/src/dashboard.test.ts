@@ -1,13 +1,8 @@
-// The dashboard on a real queue server, by its API and in a real browser: headless Chromium, where there is one.
+// Bull Board behind the dashboard, on a real queue server, by its API; and what holds for every page.
 
-import { existsSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
 import { request } from 'node:http';
-import { tmpdir } from 'node:os';
-import { delimiter, join } from 'node:path';
 import { Queue, Worker } from 'bullmq';
-import { chromium, type BrowserContext } from 'playwright-core';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { noLog } from '@shoal/core';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createDashboard, type Dashboard } from './dashboard.ts';
@@ -72,7 +67,7 @@ async function board(query = ''): Promise<{
   body: { queues: { name: string; counts: Record<string, number>; readOnlyMode: boolean; jobs: { id: string }[] }[] };
   text: string;
 }> {
-  const response = await fetch(`${dashboard.url}/api/queues${query}`);
+  const response = await fetch(`${dashboard.url}/queues/api/queues${query}`);
   const text = await response.text();
   return { status: response.status, body: JSON.parse(text), text };
 }
@@ -118,14 +113,14 @@ test('lists jobs of every state, the damaged one too, in a few kilobytes and wit
 });
 
 test.each([
-  ['PUT', `/api/queues/${QUEUE}/pause`],
-  ['PUT', `/api/queues/${QUEUE}/empty`],
-  ['PUT', `/api/queues/${QUEUE}/obliterate`],
-  ['PUT', `/api/queues/${QUEUE}/retry/failed`],
-  ['PUT', `/api/queues/${QUEUE}/clean/failed`],
-  ['PUT', `/api/queues/${QUEUE}/bad-job/retry/failed`],
-  ['PUT', `/api/queues/${QUEUE}/good-job/clean`],
-  ['PUT', '/api/queues/pause'],
+  ['PUT', `/queues/api/queues/${QUEUE}/pause`],
+  ['PUT', `/queues/api/queues/${QUEUE}/empty`],
+  ['PUT', `/queues/api/queues/${QUEUE}/obliterate`],
+  ['PUT', `/queues/api/queues/${QUEUE}/retry/failed`],
+  ['PUT', `/queues/api/queues/${QUEUE}/clean/failed`],
+  ['PUT', `/queues/api/queues/${QUEUE}/bad-job/retry/failed`],
+  ['PUT', `/queues/api/queues/${QUEUE}/good-job/clean`],
+  ['PUT', '/queues/api/queues/pause'],
 ])('changes nothing: %s %s', async (method, path) => {
   const before = await dump();
   const response = await fetch(`${dashboard.url}${path}`, { method });
@@ -137,7 +132,7 @@ test('answers to names of this machine only', async () => {
   const port = Number(new URL(dashboard.url).port);
   const statusFor = (host: string): Promise<number | undefined> =>
     new Promise((resolve, reject) => {
-      request({ host: '127.0.0.1', port, path: '/api/queues', headers: { host } }, (response) =>
+      request({ host: '127.0.0.1', port, path: '/queues/api/queues', headers: { host } }, (response) =>
         resolve(response.resume().statusCode),
       )
         .on('error', reject)
@@ -154,9 +149,11 @@ test('answers to names of this machine only', async () => {
 
 test('says 503 while the server is away, and is right again after', async () => {
   await server.kill9();
-  await expect.poll(async () => (await fetch(`${dashboard.url}/api/queues`)).status).toBe(503);
+  await expect.poll(async () => (await fetch(`${dashboard.url}/queues/api/queues`)).status).toBe(503);
   await server.restart();
-  await expect.poll(async () => (await fetch(`${dashboard.url}/api/queues`)).status, { timeout: 10_000 }).toBe(200);
+  await expect
+    .poll(async () => (await fetch(`${dashboard.url}/queues/api/queues`)).status, { timeout: 10_000 })
+    .toBe(200);
 });
 
 test('a port that is taken is a setting to change; stop can be called twice', async () => {
@@ -173,107 +170,4 @@ test('a port that is taken is a setting to change; stop can be called twice', as
   });
   await Promise.all([dashboard.stop(), dashboard.stop()]);
   await expect(fetch(dashboard.url)).rejects.toThrow('fetch failed');
-});
-
-// ---- in a browser -------------------------------------------------------------------------------------------------
-
-const program = findChromium();
-if (program === undefined)
-  process.stderr.write(
-    'the dashboard was not looked at in a browser: there is no chromium on PATH (apt-get install chromium)\n',
-  );
-
-function findChromium(): string | undefined {
-  const folders = (process.env['PATH'] ?? '').split(delimiter);
-  const candidates = ['chromium', 'chromium-browser', 'google-chrome'].flatMap((name) =>
-    folders.map((folder) => join(folder, name)),
-  );
-  return [process.env['SHOAL_TEST_CHROMIUM'] ?? '', ...candidates].find((path) => path !== '' && existsSync(path));
-}
-
-describe.runIf(program !== undefined)('in Chromium', () => {
-  let profile: string;
-  let browser: BrowserContext;
-
-  beforeAll(async () => {
-    profile = await mkdtemp(join(tmpdir(), 'shoal-chromium-'));
-    browser = await chromium.launchPersistentContext(profile, {
-      ...(program === undefined ? {} : { executablePath: program }),
-      headless: true,
-      viewport: { width: 1400, height: 900 },
-      args: [
-        '--headless',
-        '--no-sandbox',
-        '--disable-gpu',
-        '--disable-quic',
-        '--no-first-run',
-        '--disable-background-networking',
-        '--disable-component-update',
-        '--disable-sync',
-      ],
-    });
-  });
-  afterAll(async () => {
-    await browser.close();
-    await rm(profile, { recursive: true, force: true });
-  });
-
-  /**
-   * Opens a page of the dashboard and waits for texts on it. Problems: errors of its scripts, answers of any other
-   * machine.
-   */
-  async function look(
-    path: string,
-    name: string,
-    expected: readonly string[],
-  ): Promise<{ readonly body: string; readonly problems: readonly string[] }> {
-    const page = await browser.newPage();
-    const problems: string[] = [];
-    page.on('pageerror', (error) => problems.push(error.message));
-    page.on('requestfinished', (asked) => {
-      if (!asked.url().startsWith(dashboard.url) && !asked.url().startsWith('data:'))
-        problems.push(`asks ${asked.url()}`);
-    });
-    await page.goto(`${dashboard.url}${path}`);
-    for (const text of expected) await page.getByText(text).first().waitFor({ timeout: 60_000 });
-    const shot = process.env['SHOAL_SCREENSHOTS'];
-    if (shot !== undefined) await page.screenshot({ path: join(shot, `${name}.png`) });
-    const body = await page.locator('body').innerText();
-    await page.close();
-    return { body, problems };
-  }
-
-  test('the overview names the queues', async () => {
-    expect(await look('/', 'overview', [QUEUE, `${QUEUE}-cpu`, '5 jobs'])).toMatchObject({ problems: [] });
-  });
-
-  test('a finished job, with the beginning of its texts and without its vectors', async () => {
-    expect(await look(`/queue/${QUEUE}?status=completed`, 'completed', ['good-job'])).toMatchObject({ problems: [] });
-    const { body, problems } = await look(`/queue/${QUEUE}/good-job`, 'finished-job', [
-      'good-job',
-      '64 texts, the first: text 0',
-    ]);
-    expect(body).not.toContain('0.383');
-    expect(problems).toEqual([]);
-  });
-
-  test('a cancelled job among the failed ones, which its name and the page say', async () => {
-    const expected = ['cancelled-job', 'embed (cancelled)', 'Cancelled jobs are listed'];
-    const { body, problems } = await look(`/queue/${QUEUE}?status=failed`, 'cancelled', expected);
-    expect(body.match(/\(cancelled\)/g)).toHaveLength(1);
-    expect(problems).toEqual([]);
-  });
-
-  test('a failed job, with the reason', async () => {
-    expect(await look(`/queue/${QUEUE}?status=failed`, 'failed', ['bad-job'])).toMatchObject({ problems: [] });
-    expect(await look(`/queue/${QUEUE}/bad-job`, 'failed-job', ['bad-job', 'INPUT_TOO_LONG'])).toMatchObject({
-      problems: [],
-    });
-  });
-
-  test('the waiting jobs, the damaged one among them', async () => {
-    expect(
-      await look(`/queue/${QUEUE}?status=waiting`, 'waiting', ['waiting-job', 'damaged-job', 'unreadable']),
-    ).toMatchObject({ problems: [] });
-  });
 });

@@ -1,17 +1,22 @@
-// Bull Board over every queue of a prefix, to look at and nothing else: read-only, texts begun and vectors left out.
-// Queues that come later appear by themselves, and nothing is asked of the server while nobody looks. There is no
-// authentication here: it belongs on loopback. It answers only to names it knows, so that no web page can read it through
-// a name of its own (DNS rebinding).
+// The dashboard: the fleet page, quarantine, search and actions, and Bull Board behind them. It answers only to names it
+// knows, so that no web page can read it through a name of its own (DNS rebinding); who may change something is the
+// business of access/gate.ts. Nothing is asked of the queue server while nobody looks.
 
 import type { AddressInfo } from 'node:net';
-import { createBullBoard } from '@bull-board/api';
-import { BullMQAdapter } from '@bull-board/api/bullMQAdapter';
-import { FastifyAdapter } from '@bull-board/fastify';
 import { fastify, type FastifyInstance } from 'fastify';
 import type { Logger } from '@shoal/core';
 import { hostGuard, listenFailure, type HostGuard } from '@shoal/ops';
-import { BoardQueues, type BoardQueue } from '@shoal/queue';
-import { shorten } from './shorten.ts';
+import { BoardQueues, writeAudit } from '@shoal/queue';
+import { DashboardKeys } from './access/dashboard-keys.ts';
+import { Gate } from './access/gate.ts';
+import { TrustedProxy } from './access/proxy.ts';
+import { addActions } from './actions/routes.ts';
+import { BOARD_PATH, addBoard } from './board/bull-board.ts';
+import { FleetReader, mainQueuesOf } from './fleet/fleet-reading.ts';
+import { LivePages } from './fleet/live.ts';
+import { QueueNames } from './fleet/queue-names.ts';
+import { addPages } from './page/routes.ts';
+import { searchJobs } from './search/search.ts';
 
 export interface DashboardOptions {
   readonly redisUrl: string;
@@ -19,8 +24,13 @@ export interface DashboardOptions {
   readonly host: string;
   /** Names besides those of this machine that it answers to: the setting httpHosts. */
   readonly hosts?: string | undefined;
-  /** 0: any free port. */
+  /** 0: any free one. */
   readonly port: number;
+  /** The settings dashboardKeyFile and dashboardProxyHeader with the two that belong to it. Neither: for looking only. */
+  readonly keyFile?: string | undefined;
+  readonly proxyHeader?: string | undefined;
+  readonly proxies?: string | undefined;
+  readonly operators?: string | undefined;
   readonly log: Logger;
 }
 
@@ -31,25 +41,44 @@ export interface Dashboard {
   stop(): Promise<void>;
 }
 
-/**
- * Finding queues walks over all keys of the server in small steps: at most once in so long, and a twentieth of the
- * time.
- */
-const FIND_EVERY_MS = 1_000;
-const FIND_SHARE = 20;
+/** A form with a thousand ids. */
+const MOST_FORM_BYTES = 1_048_576;
 
-/** Throws QUEUE_UNREACHABLE, and CONFIG_INVALID when it cannot listen there. */
+/** Throws QUEUE_UNREACHABLE, and CONFIG_INVALID for keys or proxies that cannot be, or when it cannot listen there. */
 export async function createDashboard(options: DashboardOptions): Promise<Dashboard> {
-  const { redisUrl, prefix, host, port, log } = options;
+  const { redisUrl, prefix, host, port, keyFile, proxyHeader, proxies, operators, log } = options;
+  const proxy = proxyHeader === undefined ? undefined : new TrustedProxy({ header: proxyHeader, proxies, operators });
+  const keys = keyFile === undefined ? undefined : await DashboardKeys.open(keyFile, log);
   const queues = await BoardQueues.connect({ redisUrl, prefix, log });
-  const app = fastify({ forceCloseConnections: true, http: { requireHostHeader: false } });
+  const reader = new FleetReader({ redisUrl, prefix, log });
+  const app = fastify({
+    forceCloseConnections: true,
+    http: { requireHostHeader: false },
+    bodyLimit: MOST_FORM_BYTES,
+    routerOptions: { maxParamLength: 256 },
+  });
   guardHost(app, hostGuard(options));
   keepToItself(app);
+  takeForms(app);
   refuseWhileAway(app, queues);
-  const show = addBoard(app);
-  findWhenAsked(app, queues, show, log);
+  const gate = new Gate({ keys, proxy, log });
+  gate.guard(app);
+  const names = new QueueNames({ find: () => queues.find(), show: addBoard(app), log });
+  names.findWhenAsked(app, `${BOARD_PATH}/api/queues`);
+  const readFleet = async (): ReturnType<FleetReader['read']> => reader.read(await names.now());
+  const live = new LivePages({ read: readFleet, find: (request) => gate.find(request), log });
+  const tools = { redisUrl, prefix, log, queue: async (name: string) => reader.queue(await names.known(name)) };
+  const look = async (asked: string): ReturnType<typeof searchJobs> =>
+    searchJobs(reader.server, prefix, mainQueuesOf(await names.now()), asked);
+  addPages(app, { readFleet, names, tools, live, look });
+  addActions(app, { gate, tools, audit: (entry) => writeAudit(reader.server, prefix, entry, log) });
   let stopping: Promise<void> | undefined;
-  const stop = (): Promise<void> => (stopping ??= stopAll(app, queues));
+  const stop = (): Promise<void> =>
+    (stopping ??= (async () => {
+      live.stop();
+      await app.close();
+      await Promise.all([queues.close(), reader.close()]);
+    })());
   try {
     await app.listen({ host, port });
   } catch (error) {
@@ -59,71 +88,19 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   return { url: addressOf(app.server.address(), host), stop };
 }
 
-function addBoard(app: FastifyInstance): (queues: readonly BoardQueue[]) => void {
-  const serverAdapter = new FastifyAdapter();
-  const board = createBullBoard({
-    queues: [],
-    serverAdapter,
-    options: { uiConfig: { boardTitle: 'Shoal', hideDocsLink: true, sortQueues: true, showMetrics: false } },
-  });
-  void app.register(serverAdapter.registerPlugin());
-  const shown = new Map<string, BullMQAdapter>();
-  return (queues) => {
-    for (const queue of queues) if (!shown.has(queue.name)) shown.set(queue.name, adapterOf(queue));
-    board.replaceQueues(queues.map(({ name }) => shown.get(name)!));
-  };
-}
-
-/** BullMQ has no state for jobs that were cancelled, and Bull Board no list of its own for them. */
-const ABOUT_FAILED =
-  'Cancelled jobs are listed, and counted, among the failed ones; their name says so. shoal queue counts tells them apart.';
-
-/** Of a job as BullMQ writes it down. */
-function nameOf({ name, failedReason }: { readonly name?: string; readonly failedReason?: string }): string {
-  return failedReason?.startsWith('CANCELLED:') === true ? `${name ?? ''} (cancelled)` : (name ?? '');
-}
-
-function adapterOf(queue: BoardQueue): BullMQAdapter {
-  const adapter = new BullMQAdapter(queue, { readOnlyMode: true, allowRetries: false, description: ABOUT_FAILED });
-  adapter.setFormatter('name', nameOf);
-  for (const field of ['data', 'returnValue', 'progress'] as const)
-    adapter.setFormatter(field, (value: unknown) => shorten(value));
-  return adapter;
-}
-
-/**
- * Looks for queues when somebody looks at them; one search at a time, and one that fails is made up for by the next.
- */
-function findWhenAsked(
-  app: FastifyInstance,
-  queues: BoardQueues,
-  show: (found: readonly BoardQueue[]) => void,
-  log: Logger,
-): void {
-  let notBeforeMs = 0;
-  let search: Promise<void> | undefined;
-  const find = async (): Promise<void> => {
-    const startedMs = performance.now();
-    await queues.find().then(show, (error: unknown) => log.debug({ err: error }, 'queues could not be looked for'));
-    notBeforeMs = performance.now() + Math.max(FIND_EVERY_MS, FIND_SHARE * (performance.now() - startedMs));
-    search = undefined;
-  };
-  app.addHook('preHandler', async ({ url }) => {
-    if (!url.startsWith('/api/queues') || performance.now() < notBeforeMs) return;
-    await (search ??= find());
-  });
-}
-
 /** Questions to a server that is away would wait for it, one more at each look of each browser. */
 function refuseWhileAway(app: FastifyInstance, queues: BoardQueues): void {
+  const away = 'the queue server is away; this page will be right again when it is back';
   app.addHook('onRequest', async (request, reply) => {
-    if (!request.url.startsWith('/api/') || queues.isConnected) return;
-    await reply
-      .status(503)
-      .header('retry-after', '5')
-      .send({ error: 'the queue server is away; this page will be right again when it is back' });
+    const path = request.url.split('?')[0] ?? '';
+    const asksServer = path.startsWith(`${BOARD_PATH}/api/`) || ASKING.test(path);
+    if (!asksServer || queues.isConnected) return;
+    void reply.status(503).header('retry-after', '5');
+    await (path.startsWith(BOARD_PATH) ? reply.send({ error: away }) : reply.type('text/plain').send(`${away}\n`));
   });
 }
+
+const ASKING = /^\/($|events$|quarantine$|search$|job$|act\/)/;
 
 function guardHost(app: FastifyInstance, guard: HostGuard): void {
   app.addHook('onRequest', async ({ raw }, reply) => {
@@ -132,30 +109,38 @@ function guardHost(app: FastifyInstance, guard: HostGuard): void {
   });
 }
 
-/**
- * Bull Board's page asks a font server of another company; its read-only mode still answers 200 to "pause all"
- * (9.10.1).
- */
+/** Our pages have no style, script or picture within them; Bull Board's page has. */
 const POLICY =
+  "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+  "frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+const BOARD_POLICY =
   "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; " +
   "frame-ancestors 'none'; base-uri 'self'; form-action 'none'";
+/** Where something may be sent to; Bull Board's read-only mode still answers 200 to "pause all" (9.10.1). */
+const TAKES_POST = /^\/(login|logout|act\/[^/]*)$/;
 
-/** Nothing is changed, and no browser asks anybody else on behalf of this page or shows it inside another. */
+/** No browser asks anybody else on behalf of these pages, shows them inside another, or keeps them. */
 function keepToItself(app: FastifyInstance): void {
-  app.addHook('onRequest', async ({ method }, reply) => {
+  app.addHook('onRequest', async ({ method, url }, reply) => {
+    const path = url.split('?')[0] ?? '';
     void reply.headers({
-      'content-security-policy': POLICY,
+      'content-security-policy': path.startsWith(BOARD_PATH) ? BOARD_POLICY : POLICY,
       'x-content-type-options': 'nosniff',
-      'referrer-policy': 'no-referrer',
+      // with "no-referrer" a browser would not tell where a form comes from either
+      'referrer-policy': 'same-origin',
+      'cache-control': 'no-store',
     });
-    if (method !== 'GET' && method !== 'HEAD')
-      await reply.status(405).header('allow', 'GET, HEAD').send({ error: 'this dashboard is for looking only' });
+    const isLook = method === 'GET' || method === 'HEAD';
+    if (!isLook && !(method === 'POST' && TAKES_POST.test(path)))
+      await reply.status(405).header('allow', 'GET, HEAD').send({ error: 'this is for looking only' });
   });
 }
 
-async function stopAll(app: FastifyInstance, queues: BoardQueues): Promise<void> {
-  await app.close();
-  await queues.close();
+function takeForms(app: FastifyInstance): void {
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser('application/x-www-form-urlencoded', { parseAs: 'string' }, (_request, body, done) =>
+    done(null, new URLSearchParams(String(body))),
+  );
 }
 
 function addressOf(address: AddressInfo | string | null, host: string): string {

@@ -6,8 +6,12 @@ import { createDashboard } from './dashboard.ts';
 process.exit(
   await serviceMain({
     name: 'dashboard',
-    start: async ({ redisUrl, prefix, dashboardHost: host, dashboardPort: port, httpHosts: hosts }, log) => {
-      const { url, stop } = await createDashboard({ redisUrl, prefix, host, hosts, port, log });
+    start: async (settings, log) => {
+      const { redisUrl, prefix, dashboardHost: host, dashboardPort: port, httpHosts: hosts } = settings;
+      const { dashboardKeyFile: keyFile, dashboardProxyHeader: proxyHeader } = settings;
+      const { dashboardProxies: proxies, dashboardOperators: operators } = settings;
+      const access = { keyFile, proxyHeader, proxies, operators };
+      const { url, stop } = await createDashboard({ redisUrl, prefix, host, hosts, port, ...access, log });
       return { facts: { url }, stop };
     },
   }),

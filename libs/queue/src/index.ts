@@ -57,6 +57,7 @@ export {
   type RetriedJob,
 } from './upkeep/queue-admin.ts';
 export { findWrongKeys, isWrongType, queueDamaged, type QueuePlace, type WrongKey } from './upkeep/queue-keys.ts';
+export { findJobs, type FindJobsLimits, type FoundJob, type FoundJobs } from './upkeep/find-jobs.ts';
 export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/repair.ts';
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';

@@ -1,8 +1,9 @@
-// `shoal key`: API keys of the HTTP interface. A key is shown once, on standard output, when it is made; what is kept is
-// its digest, on the queue server that runs or in the file of the setting httpKeyFile. Servers look every two seconds.
+// `shoal key`: API keys of the HTTP interface, and with --dashboard keys of the dashboard. A key is shown once, on
+// standard output, when it is made; what is kept is its digest, on the queue server that runs or in the file of the
+// setting httpKeyFile, of the dashboard in that of dashboardKeyFile. Servers look every two seconds.
 
 import { ShoalError } from '@shoal/contract';
-import { SCOPES, makeApiKey, type ApiKey, type KeyLimits, type Scope } from '@shoal/core';
+import { DASHBOARD_SCOPES, SCOPES, makeApiKey, type ApiKey, type KeyLimits, type Scope } from '@shoal/core';
 import { AccessLink, FileApiKeys, type ApiKeyStore } from '@shoal/queue';
 import { audited, type AuditPlace } from '../processes/audited.ts';
 import { withRunningServer } from '../processes/running-queue.ts';
@@ -12,6 +13,8 @@ import { print, say, type Terminal } from '../terminal.ts';
 export interface KeyFlags {
   readonly json?: boolean;
   readonly quiet?: boolean;
+  /** Those of the dashboard. */
+  readonly dashboard?: boolean;
 }
 
 export interface CreateFlags extends KeyFlags {
@@ -26,7 +29,7 @@ export interface CreateFlags extends KeyFlags {
 }
 
 export async function create(terminal: Terminal, name: string, flags: CreateFlags): Promise<void> {
-  const scopes = flags.scopes === undefined ? undefined : scopesIn(flags.scopes);
+  const scopes = scopesOf(flags);
   await withKeys(terminal, flags, async (store, place) => {
     const isFirst = (await store.list()).length === 0;
     const now = Date.now();
@@ -49,9 +52,13 @@ export async function create(terminal: Terminal, name: string, flags: CreateFlag
       terminal,
       flags,
       `this is shown once; kept in ${store.place} is its digest. Key ${kept.id} of tenant ${kept.tenant}: ` +
-        `${kept.scopes.join(', ')}. Callers send it as "authorization: Bearer KEY"`,
+        `${kept.scopes.join(', ')}. ` +
+        (flags.dashboard === true
+          ? 'It is typed into the page /login'
+          : 'Callers send it as "authorization: Bearer KEY"'),
     );
-    if (isFirst) note(terminal, flags, 'it is the first one: HTTP answers nobody without a key from now on');
+    if (isFirst && flags.dashboard !== true)
+      note(terminal, flags, 'it is the first one: HTTP answers nobody without a key from now on');
   });
 }
 
@@ -92,7 +99,15 @@ async function withKeys(
   flags: KeyFlags,
   use: (store: ApiKeyStore, place: AuditPlace | undefined) => Promise<void>,
 ): Promise<void> {
-  const { httpKeyFile } = await settingsOf(terminal, flags);
+  const { httpKeyFile, dashboardKeyFile } = await settingsOf(terminal, flags);
+  if (flags.dashboard === true) {
+    if (dashboardKeyFile !== undefined) return use(new FileApiKeys(dashboardKeyFile), undefined);
+    throw new ShoalError(
+      'USAGE',
+      'keys of the dashboard are kept in a file: name it with --dashboard-key-file FILE or SHOAL_DASHBOARD_KEY_FILE, ' +
+        'for the dashboard too',
+    );
+  }
   if (httpKeyFile !== undefined) return use(new FileApiKeys(httpKeyFile), undefined);
   await withRunningServer(terminal, flags, async (place) => {
     const link = await AccessLink.connect(place);
@@ -111,6 +126,24 @@ async function noteKeys(
   entry: Parameters<typeof audited>[2],
 ): Promise<void> {
   if (place !== undefined) await audited(terminal, place, entry);
+}
+
+/** Undefined: those that HTTP's keys have when nothing else is said. A key is for HTTP or for the dashboard. */
+function scopesOf({ scopes: text, dashboard }: CreateFlags): readonly Scope[] | undefined {
+  if (text === undefined) return dashboard === true ? ['view'] : undefined;
+  const scopes = scopesIn(text);
+  const strange = scopes.find((scope) => isOfDashboard(scope) !== (dashboard === true));
+  if (strange === undefined) return scopes;
+  throw new ShoalError(
+    'USAGE',
+    dashboard === true
+      ? `"${strange}" is a scope of HTTP's keys; those of the dashboard have ${DASHBOARD_SCOPES.join(' or ')}`
+      : `"${strange}" is a scope of the dashboard's keys: say --dashboard`,
+  );
+}
+
+function isOfDashboard(scope: Scope): boolean {
+  return DASHBOARD_SCOPES.some((known) => known === scope);
 }
 
 function scopesIn(text: string): readonly Scope[] {

@@ -6,8 +6,10 @@ import { createHash, randomBytes, randomInt, timingSafeEqual } from 'node:crypto
 import { z } from 'zod';
 import { DEFAULT_TENANT, ShoalError } from '@shoal/contract';
 
+/** Of keys of the dashboard: who has it may look, or act as well. */
+export const DASHBOARD_SCOPES = ['view', 'operate'] as const;
 /** What a key may be used for. "admin" is everything, and what other tenants submitted. */
-export const SCOPES = ['embed', 'rerank', 'similarity', 'batches', 'metrics', 'admin'] as const;
+export const SCOPES = ['embed', 'rerank', 'similarity', 'batches', 'metrics', 'admin', ...DASHBOARD_SCOPES] as const;
 export type Scope = (typeof SCOPES)[number];
 
 /** Of a key that is made without naming any: everything that an application asks for. */

@@ -234,7 +234,11 @@ class LearningBudget implements Budget {
       if (rows * width > most.maxPaddedTokens) most = { maxPaddedTokens: rows * width, limitedBy: by };
     }
     const source = this.room.source === 'none' && this.ceiling.hasTaught ? 'learned' : this.room.source;
-    return { ...most, source, isTesting: this.ceiling.isTesting };
+    const { law, totalBytes, othersBytes, loadedBytes } = this.room;
+    const state: BudgetState = { ...most, source, isTesting: this.ceiling.isTesting };
+    return law === undefined || totalBytes === undefined
+      ? state
+      : { ...state, device: { totalBytes, othersBytes, loadedBytes } };
   }
 
   private widths(): number[] {

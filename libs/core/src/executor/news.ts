@@ -53,5 +53,7 @@ export class News {
 
 function isNews(now: BudgetState, told: BudgetState | undefined): boolean {
   if (told === undefined || now.limitedBy !== told.limitedBy || now.source !== told.source) return true;
+  const { totalBytes = 0, othersBytes = 0 } = now.device ?? {};
+  if (Math.abs(othersBytes - (told.device?.othersBytes ?? 0)) > BUDGET_NEWS * totalBytes) return true;
   return Math.abs(now.maxPaddedTokens - told.maxPaddedTokens) > BUDGET_NEWS * told.maxPaddedTokens;
 }

@@ -39,6 +39,17 @@ export interface BudgetState {
    * would fail as well.
    */
   readonly isTesting?: boolean;
+  /** Who has the device's memory, where a source of it is known. For people; nothing is decided by it. */
+  readonly device?: DeviceMemory;
+}
+
+/** Bytes. What runs take is beyond `loadedBytes`; see MemoryReading. */
+export interface DeviceMemory {
+  readonly totalBytes: number;
+  /** Of other processes, as far as the driver tells. */
+  readonly othersBytes: number;
+  /** Of this worker once the model was open: weights, context and runtime. */
+  readonly loadedBytes: number;
 }
 
 /** Buffers shared with the thread that runs the model. Row-major; `ids` is rows × width, padding is 0. */

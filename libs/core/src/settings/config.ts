@@ -472,9 +472,38 @@ export const settingsSchema = z.strictObject({
   dashboardHost: host
     .default('127.0.0.1')
     .describe(
-      'Address the dashboard listens on. There is no authentication: beyond loopback put something in front of it.',
+      'Address the dashboard listens on. Without keys or a proxy that asks who comes, whoever reaches it may look.',
     ),
   dashboardPort: port.default(8788).describe('Port of the dashboard; 0 means any free one.'),
+  dashboardKeyFile: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'File of the keys that the dashboard asks for (shoal key create --dashboard writes it): viewers look, operators ' +
+        'act. Without it and without dashboardProxyHeader everybody may look and nobody act.',
+    ),
+  dashboardProxyHeader: z
+    .string()
+    .regex(/^[A-Za-z0-9-]{1,64}$/, 'must be the name of a header, such as x-forwarded-user')
+    .optional()
+    .describe(
+      'Header in which a proxy that asks people who they are tells the dashboard who comes. It counts only in requests ' +
+        'from dashboardProxies.',
+    ),
+  dashboardProxies: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Addresses and networks of that proxy, separated by commas: 10.0.3.7, 10.0.0.0/8, ::1.'),
+  dashboardOperators: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'Who of those that the proxy names may act on the dashboard: names or groups, separated by commas, as they stand ' +
+        'in its header; * is everybody. The others look.',
+    ),
 });
 
 export type Settings = z.infer<typeof settingsSchema>;
@@ -512,9 +541,13 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'redisKey',
   'redisPasswordFile',
   'httpKeyFile',
+  'dashboardKeyFile',
   'batchDir',
   'batchS3Endpoint',
   'webhookSecret',
+  'dashboardProxyHeader',
+  'dashboardProxies',
+  'dashboardOperators',
 ];
 
 /** What a folder may choose and is said each time: where texts go, and who may reach us. */

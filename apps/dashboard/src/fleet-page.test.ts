@@ -1,0 +1,168 @@
+// The fleet page by its HTTP, on a real queue server with workers that only tell: what stands on it, what is found to
+// need somebody, and what the stream tells. chromium.test.ts looks at it.
+
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { noLog } from '@shoal/core';
+import { Quarantine } from '@shoal/queue';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { createDashboard, type Dashboard } from './dashboard.ts';
+import { PREFIX, QUEUE, SimulatedFleet } from './testing/simulated-fleet.ts';
+
+let server: TestServer;
+let dashboard: Dashboard;
+let fleet: SimulatedFleet;
+
+beforeAll(async () => {
+  server = await startTestServer();
+});
+beforeEach(async () => {
+  await server.command('FLUSHALL');
+  fleet = new SimulatedFleet(server);
+  await fleet.queue().waitUntilReady();
+  dashboard = await createDashboard({ redisUrl: server.url, prefix: PREFIX, host: '127.0.0.1', port: 0, log: noLog });
+});
+afterEach(async () => {
+  await dashboard.stop();
+  await fleet.stop();
+});
+afterAll(() => server.stop());
+
+async function get(
+  path: string,
+): Promise<{ readonly status: number; readonly text: string; readonly headers: Headers }> {
+  const response = await fetch(`${dashboard.url}${path}`);
+  return { status: response.status, text: plain(await response.text()), headers: response.headers };
+}
+
+/** As it is read: without tags, blanks as one. */
+function plain(markup: string): string {
+  return markup.replaceAll(/<[^>]*>/g, ' ').replaceAll(/\s+/g, ' ');
+}
+
+test('an empty fleet says so, and is for looking only', async () => {
+  const { status, text, headers } = await get('/');
+  expect(status).toBe(200);
+  expect(text).toContain('No worker is there, and no job waits');
+  expect(text).toContain('For looking only');
+  expect(text).not.toContain('Pause');
+  expect(headers.get('content-security-policy')).toContain("default-src 'none'");
+});
+
+test('workers with what they are, hold, ran and lost', async () => {
+  await fleet.add({ workerId: 'gpu-07-cuda0-00000001', rate: () => 12_000, events: { 'lost killed by SIGKILL': 2 } });
+  const { text } = await get('/');
+  for (const words of [
+    'Nothing needs anybody: 1 worker, 1 queue',
+    'ready It claims',
+    'cuda:0, fp16',
+    'minilm@c9745ed1d9f2',
+    'model 2 GB peak 7 GB others 20 GB free 112 GB',
+    'Texts a second 12 k',
+    'Padding 7 %',
+    'Last micro-batches',
+    'docs~0001',
+    '2 × executor lost: killed by SIGKILL',
+  ])
+    expect(text).toContain(words);
+});
+
+test.each([
+  [
+    'a paused queue',
+    async () => fleet.queue().pause(),
+    `${QUEUE} is paused, 1 job waits. shoal queue resume --queue ${QUEUE}`,
+  ],
+  [
+    'drained workers',
+    async () => drainAll(),
+    `all workers of ${QUEUE} are drained, 1 job waits. shoal fleet resume all`,
+  ],
+  ['a queue that nobody serves', async () => fleet.stop(), `no worker serves ${QUEUE}, 1 job waits`],
+])('%s needs somebody', async (_what, happen, expected) => {
+  await fleet.add({ workerId: 'one-00000001' });
+  await fleet.queue().add('embed', { v: 1, texts: ['a'] }, { jobId: 'waits' });
+  await happen();
+  expect((await get('/')).text).toContain(expected);
+});
+
+async function drainAll(): Promise<void> {
+  await server.command('SADD', `${PREFIX}:drained:${QUEUE}`, '*');
+}
+
+test('a worker that died without a word is shown as dead; one that has a successor as replaced', async () => {
+  await fleet.add({ workerId: 'lost-00000001', rate: () => 10, diedSecondsAgo: 60 });
+  await fleet.add({ workerId: 'again-00000001', rate: () => 10, diedSecondsAgo: 60 });
+  await fleet.add({ workerId: 'again-00000002', rate: () => 10 });
+  const { text } = await get('/');
+  expect(text).toMatch(
+    /Act: lost-00000001 \(cuda:0 on gpu-07\) of embed-minilm died without a word, last heard of \d+ s ago/,
+  );
+  expect(text).toMatch(/Look: again-00000001 .* again-00000002 took its place/);
+});
+
+test('a braked worker is shown with why, and needs somebody', async () => {
+  const standing = {
+    state: 'braked',
+    reason: 'results that nobody has fetched fill the queue server',
+    sinceMs: Date.now(),
+  } as const;
+  await fleet.add({ workerId: 'one-00000001', facts: { standing, startedMs: Date.now() - 7_200_000 } });
+  const { text } = await get('/');
+  expect(text).toContain(
+    'Act: one-00000001 of embed-minilm is braked: results that nobody has fetched fill the queue server',
+  );
+  expect(text).toContain('Up for 2 h');
+});
+
+test('what lies in quarantine is listed with why', async () => {
+  const quarantine = new Quarantine({ redisUrl: server.url, prefix: PREFIX, queue: QUEUE });
+  const job = { id: 'poison', name: 'embed', data: { v: 1, texts: ['x'] }, timestamp: Date.now() };
+  await quarantine.put(QUEUE, job, { code: 'QUARANTINED', message: 'three executors died of <it>' });
+  await quarantine.close();
+  expect((await get('/')).text).toContain('1 job is in quarantine of embed-minilm');
+  const { text } = await get('/quarantine');
+  expect(text).toContain('poison QUARANTINED : three executors died of &lt;it&gt;');
+  expect((await get('/quarantine?queue=embed-other')).status).toBe(404);
+});
+
+test('the stream tells every part at once, and then what changed', async () => {
+  const abort = new AbortController();
+  const response = await fetch(`${dashboard.url}/events`, { signal: abort.signal });
+  expect(response.headers.get('content-type')).toBe('text/event-stream');
+  const told = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let text = '';
+  const until = async (isThere: (so: string) => boolean): Promise<void> => {
+    while (!isThere(text)) text += (await told.read()).value ?? '';
+  };
+  await until((so) => so.includes('event: fleet') && so.endsWith('\n\n'));
+  const first: unknown = JSON.parse(/data: (\{"time".*\})/.exec(text)?.[1] ?? '');
+  expect(Object.keys(Reflect.get(Object(first), 'parts'))).toEqual(['notices', 'figures', 'queues', 'workers']);
+  text = '';
+  await fleet.add({ workerId: 'late-00000001' });
+  await until((so) => so.includes('late-00000001'));
+  abort.abort();
+});
+
+test('names of others do no harm on the page', async () => {
+  await fleet.add({ workerId: '<script>alert(1)</script>', facts: { host: '"><img src=x>' } });
+  const markup = await (await fetch(`${dashboard.url}/`)).text();
+  expect(markup).toContain('&lt;script&gt;alert(1)&lt;/script&gt;');
+  expect(markup).not.toContain('<script>alert');
+  expect(markup).not.toContain('<img');
+});
+
+test('a job is found by its id or the beginning of it, and what is not there is said', async () => {
+  await fleet.queue().add('embed', { v: 1, texts: ['a text about the sea'], tenant: 'acme' }, { jobId: 'acme~1' });
+  await fleet.queue(`${QUEUE}-cpu`).add('embed', { v: 1 }, { jobId: 'acme~2' });
+  expect((await get('/search?q=acme~1')).text).toContain(`1 job Job Lane State acme~1 ${QUEUE} waiting`);
+  expect((await get('/search?q=acme~*')).text).toMatch(
+    /2 jobs .*acme~1 embed-minilm waiting acme~2 embed-minilm-cpu waiting/,
+  );
+  expect((await get('/search?q=nobody')).text).toContain('No queue has such a job.');
+  expect((await get('/search?q=*')).status).toBe(404);
+});
+
+test('addresses of 0.1.0 lead to Bull Board', async () => {
+  const response = await fetch(`${dashboard.url}/queue/${QUEUE}/job-1`, { redirect: 'manual' });
+  expect(response.headers.get('location')).toBe(`/queues/queue/${QUEUE}/job-1`);
+});

@@ -1,0 +1,111 @@
+// The queues as a table: a row a lane, with how long the oldest of each class has waited, and what an operator may do.
+
+import type { LaneCounts } from '@shoal/queue';
+import type { FleetReading, QueueReading } from '../fleet/fleet-reading.ts';
+import { html, type Html } from './html.ts';
+import { bytesText, spanText } from './words.ts';
+
+export function queueTable({ queues }: FleetReading, isOperator: boolean): Html {
+  const rows = queues.flatMap((queue) => rowsOf(queue, isOperator));
+  return html`<table>
+    <caption>
+      Ages are true ages of the oldest job that waits, by the server's clock. Handed over: waits in the CPU lane.
+    </caption>
+    <thead>
+      <tr>
+        <th scope="col">Lane</th>
+        <th scope="col">State</th>
+        <th scope="col" class="n">Workers</th>
+        <th scope="col" class="n">Waiting</th>
+        <th scope="col" class="n">Oldest interactive</th>
+        <th scope="col" class="n">Oldest bulk</th>
+        <th scope="col" class="n">Running</th>
+        <th scope="col" class="n">Handed over</th>
+        <th scope="col" class="n">Failed</th>
+        <th scope="col" class="n">Reserved</th>
+        <th scope="col" class="n">Unread</th>
+        <th scope="col" class="n">Quarantine</th>
+        ${isOperator && html`<th scope="col">Do</th>`}
+      </tr>
+    </thead>
+    <tbody>
+      ${
+        rows.length === 0
+          ? html`<tr>
+              <td colspan="${isOperator ? 13 : 12}">There is no queue yet: the first job or worker makes one.</td>
+            </tr>`
+          : rows
+      }
+    </tbody>
+  </table>`;
+}
+
+function rowsOf(reading: QueueReading, isOperator: boolean): readonly Html[] {
+  const { queue, problem, lanes } = reading;
+  if (problem !== undefined)
+    return [
+      html`<tr id="lane-${queue}">
+        <th scope="row">${queue}</th>
+        <td colspan="12">${problem}</td>
+      </tr>`,
+    ];
+  const shown = lanes.filter((lane) => lane.queue === queue || hasAnything(lane));
+  return shown.map((lane) => rowOf(reading, lane, isOperator));
+}
+
+function hasAnything({ waiting, active, delayed, failed, workers }: LaneCounts): boolean {
+  return waiting + active + delayed + failed + workers > 0;
+}
+
+function rowOf(
+  { queue, reserved, quarantined, isAllDrained }: QueueReading,
+  lane: LaneCounts,
+  isOperator: boolean,
+): Html {
+  const isMain = lane.queue === queue;
+  const state = lane.isPaused ? 'paused' : isAllDrained ? 'drained' : 'open';
+  const at = encodeURIComponent(queue);
+  return html`<tr id="lane-${lane.queue}">
+    <th scope="row"><a href="/queues/queue/${encodeURIComponent(lane.queue)}">${lane.queue}</a></th>
+    <td><span class="state ${state === 'open' ? 'good' : 'warn'}">${state}</span></td>
+    <td class="n">${number(lane.workers)}</td>
+    <td class="n">${number(lane.waiting + lane.delayed)}</td>
+    <td class="n">${age(lane.oldestWaitingMs.interactive)}</td>
+    <td class="n">${age(lane.oldestWaitingMs.bulk)}</td>
+    <td class="n">${number(lane.active)}</td>
+    <td class="n">${number(lane.handedOver)}</td>
+    <td class="n">${number(lane.failed)}</td>
+    <td class="n">${isMain && bytesText(reserved.bytes)}</td>
+    <td class="n">${isMain && bytesText(reserved.unreadBytes)}</td>
+    <td class="n">${isMain && (quarantined > 0 ? html`<a href="/quarantine?queue=${at}">${quarantined}</a>` : '0')}</td>
+    ${
+      isOperator &&
+      html`<td>
+        ${
+          isMain &&
+          html`<div class="row">
+            ${
+              lane.isPaused
+                ? html`<a class="button small" href="/act/resume?queue=${at}">Resume</a>`
+                : html`<a class="button small" href="/act/pause?queue=${at}">Pause</a>`
+            }
+            ${
+              isAllDrained
+                ? html`<a class="button small" href="/act/claim?queue=${at}&amp;worker=all">Claim again</a>`
+                : html`<a class="button small" href="/act/drain?queue=${at}&amp;worker=all">Drain all</a>`
+            }
+            ${lane.failed > 0 && html`<a class="button small" href="/act/retry?queue=${at}">Retry failed</a>`}
+          </div>`
+        }
+      </td>`
+    }
+  </tr>`;
+}
+
+function age(ms: number): string {
+  return ms === 0 ? '–' : spanText(ms);
+}
+
+function number(count: number): string {
+  return count.toLocaleString('en');
+}
