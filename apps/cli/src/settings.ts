@@ -2,9 +2,19 @@
 // are is core's schema; this file only brings the sources together.
 
 import { statSync } from 'node:fs';
-import { environmentName, resolveSettings, settingsSchema, storeFolders, type Settings } from '@shoal/core';
+import {
+  environmentName,
+  resolveSettings,
+  settingsSchema,
+  storeFolders,
+  strayVariables,
+  type Settings,
+} from '@shoal/core';
 import { readSettingsFiles } from '@shoal/ops/service';
 import { say, type Terminal } from './terminal.ts';
+
+/** Who has heard what is wrong with the environment: some commands ask for their settings once a device. */
+const told = new WeakSet<Terminal>();
 
 /**
  * Settings in force, or CONFIG_INVALID with every problem at once. Flags that are no settings are left to the command.
@@ -15,6 +25,8 @@ export async function settingsOf(terminal: Terminal, flags: object): Promise<Set
   const files = await readSettingsFiles({ flags: given, environment: terminal.environment });
   const settings = resolveSettings({ flags: given, environment: terminal.environment, ...files });
   for (const warning of files.warnings) say(terminal, warning);
+  if (!told.has(terminal)) for (const stray of strayVariables(terminal.environment)) say(terminal, stray);
+  told.add(terminal);
   const { cacheDir, modelsDir } = storeFolders(settings, terminal.environment);
   const dangers = [
     cacheDanger(cacheDir),

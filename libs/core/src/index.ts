@@ -16,6 +16,7 @@ export {
 export { cacheFolder, storeFolders, type StoreFolders } from './settings/cache-folder.ts';
 export {
   droppedVariables,
+  strayVariables,
   environmentName,
   flagName,
   redactSettings,

@@ -6,7 +6,15 @@
 // to handle. Once ready it gives signs of life there, so that a parent can replace one that lives and does nothing.
 
 import { ShoalError, isShoalError, toFailure, type Failure } from '@shoal/contract';
-import { droppedVariables, redactSettings, redactText, resolveSettings, type Logger, type Settings } from '@shoal/core';
+import {
+  droppedVariables,
+  redactSettings,
+  redactText,
+  resolveSettings,
+  strayVariables,
+  type Logger,
+  type Settings,
+} from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFiles } from './settings-file.ts';
 import { PARENT_TELLS, giveSigns } from './signs-of-life.ts';
@@ -47,6 +55,8 @@ export async function serviceMain({ name, fixed = {}, start }: ServiceMainOption
     const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');
     for (const dropped of droppedVariables(process.env)) log.warn(dropped, 'a setting that is gone is ignored');
+    // a parent that is a command has said it already
+    for (const stray of process.send === undefined ? strayVariables(process.env) : []) log.warn({}, stray);
     for (const warning of files.warnings) log.warn({}, warning);
     const service = await start(settings, log);
     await report({ kind: 'ready', pid: process.pid, ...service.facts });

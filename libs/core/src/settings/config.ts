@@ -6,6 +6,7 @@ import { resolve } from 'node:path';
 import { z } from 'zod';
 import { ShoalError } from '@shoal/contract';
 import { redactText, redactUrl } from './redact-url.ts';
+import { isServiceLink, straysIn } from './stray-variables.ts';
 
 /**
  * Numbers as flags and variables give them: text. Null, true and lists in a file are not numbers, whatever Number()
@@ -590,7 +591,8 @@ export function resolveSettings(sources: SettingSources = {}): Settings {
   for (const [key, value] of Object.entries(file)) take(key, value, `"${key}" in shoal.config.json`);
   for (const [name, key] of Object.entries(WELL_KNOWN)) take(key, environment[name], name);
   for (const key of Object.keys(settingsSchema.shape))
-    take(key, environment[environmentName(key)], environmentName(key));
+    if (!isServiceLink(environmentName(key), environment[environmentName(key)]))
+      take(key, environment[environmentName(key)], environmentName(key));
   for (const [key, value] of Object.entries(flags)) take(key, value, flagName(key));
   if (environment['SHOAL_FORCE_CPU'] === '1') take('device', 'cpu', 'SHOAL_FORCE_CPU');
   if (values['model'] === undefined && typeof values['serve'] === 'string')
@@ -707,6 +709,15 @@ export function droppedVariables(
     const variable = environmentName(key);
     return (environment[variable] ?? '') === '' ? [] : [{ variable, advice }];
   });
+}
+
+/**
+ * What is to be said of variables that begin as ours do and are no settings: service links of Kubernetes, once, and
+ * misspelt names. They change nothing.
+ */
+export function strayVariables(environment: Readonly<Record<string, string | undefined>>): readonly string[] {
+  const known = [...Object.keys(settingsSchema.shape), ...Object.keys(DROPPED)];
+  return straysIn(environment, known.map(environmentName));
 }
 
 /** The values of a setting that has a closed set of them, for completion. */

@@ -4,6 +4,7 @@
 
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
+import { editDistance } from '@shoal/core/base';
 import type { Wheel } from '@shoal/fetch';
 import type { ImportedModel } from './imported-models.ts';
 import type { ModelFacts } from './model-facts.ts';
@@ -125,16 +126,4 @@ export function unknownModel(name: string, names: readonly string[]): ShoalError
     `there is no model ${JSON.stringify(name)}; known are ${names.join(', ')}.${hint}`,
     { name, known: names, nearest },
   );
-}
-
-/** Insertions, deletions and replacements that make one string the other. */
-function editDistance(from: string, to: string): number {
-  let row = Array.from({ length: to.length + 1 }, (_, at) => at);
-  for (const [down, char] of [...from].entries()) {
-    const next = [down + 1];
-    for (let at = 1; at <= to.length; at++)
-      next.push(Math.min(next[at - 1]! + 1, row[at]! + 1, row[at - 1]! + (to[at - 1] === char ? 0 : 1)));
-    row = next;
-  }
-  return row.at(-1)!;
 }
