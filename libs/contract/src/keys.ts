@@ -79,6 +79,10 @@ export interface KeySpace {
   leaving(queue: string): string;
   /** Set of the ids of drained workers of a model, under its main queue; "*" stands for all, later ones too. */
   drained(queue: string): string;
+  /** Hash: which version the structures have that Shoal keeps of its own under the prefix; libs/queue's schema.ts. */
+  schema(): string;
+  /** Set of all queues that were ever served or added to: lanes and quarantines. */
+  queues(): string;
   /** Written for a while to see whether the server takes writes. */
   writeProbe(): string;
   /** Sorted set of the order of a lane: the end of each flow's last job in virtual time, see fair-order.ts. */
@@ -136,6 +140,8 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     startingFacts: (queue) => `${prefix}:starting-facts:${queue}`,
     leaving: (queue) => `${prefix}:leaving:${queue}`,
     drained: (queue) => `${prefix}:drained:${queue}`,
+    schema: () => `${prefix}:schema`,
+    queues: () => `${prefix}:queues`,
     writeProbe: () => `${prefix}:write-probe`,
     order: (queue) => `${prefix}:order:${queue}`,
     cancelled: (queue) => `${prefix}:cancelled:${queue}`,

@@ -20,6 +20,7 @@ export {
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
 export { orderWaiting, type FairOrderOptions, type WaitingOrder } from './worker/fair-order.ts';
+export { notedQueues } from './lanes/noted-queues.ts';
 export { parkedJobs, totalOf, type ParkedJobs } from './worker/parking.ts';
 export { RedisAnnouncer, type AnnouncerOptions } from './worker/announcer.ts';
 export {

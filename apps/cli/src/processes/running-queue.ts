@@ -63,7 +63,7 @@ export async function refuseUnseen({ redisUrl, prefix, queue }: RunningQueue): P
   const board = await BoardQueues.connect({ redisUrl, prefix });
   try {
     const names = (await board.find()).map(({ name }) => name);
-    if (names.length === 0 || names.includes(queue)) return;
+    if (names.length === 0 || names.includes(queue) || (await board.isSeen(queue))) return;
     throw new ShoalError(
       'USAGE',
       `this server has never seen a queue ${queue}; there are ${names.join(', ')}. Name one with --queue, or its model ` +

@@ -1,27 +1,20 @@
-// Which queues live workers serve, and which models: found by a scan of the names under which workers tell that they
-// live. For messages and lists; nothing that a job does depends on it.
+// Which queues live workers serve, and which models. For messages and lists; nothing that a job does depends on it.
 
-import { SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, keySpace, rerankQueue } from '@shoal/contract';
+import { SIMILARITY_CPU_QUEUE, SIMILARITY_QUEUE, rerankQueue } from '@shoal/contract';
 import type { CollectionFacts } from '@shoal/core/similarity';
 import type { Redis } from '../redis/connection.ts';
-import { literally } from '../redis/scan-pattern.ts';
 import { liveFacts } from './fleet.ts';
+import { notedQueues } from './noted-queues.ts';
 import { liveWorkers } from './worker-presence.ts';
 
-/** Of this prefix's queues, those that live workers serve now, by name. Reads every key name of the server. */
+/** Of this prefix's queues, those that live workers serve now, by name. */
 export async function servedQueues(connection: Redis, prefix: string): Promise<readonly string[]> {
-  const start = keySpace(prefix).workers('');
-  const found = new Set<string>();
-  let cursor = '0';
-  do {
-    const [next, keys] = await connection.scan(cursor, 'MATCH', `${literally(start)}*`, 'COUNT', 5_000, 'TYPE', 'zset');
-    for (const key of keys) found.add(key.slice(start.length));
-    cursor = next;
-  } while (cursor !== '0');
   const alive = await Promise.all(
-    [...found].map(async (queue) => ((await liveWorkers(connection, queue, prefix)).length > 0 ? [queue] : [])),
+    (await notedQueues(connection, prefix)).map(async (queue) =>
+      (await liveWorkers(connection, queue, prefix)).length > 0 ? [queue] : [],
+    ),
   );
-  return alive.flat().sort();
+  return alive.flat();
 }
 
 /** name@revision of every reranker that a live worker serves now and tells of. */

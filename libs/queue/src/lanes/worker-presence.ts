@@ -8,6 +8,7 @@ import type { HistoryStep, Logger, WorkerFacts } from '@shoal/core';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
 import { within } from '../redis/within.ts';
+import { noteQueues } from './noted-queues.ts';
 import { LIST_WORKERS, SHOW_WORKER } from './lua/scripts.generated.ts';
 import { appendStep } from './worker-history.ts';
 
@@ -79,6 +80,7 @@ export class WorkerPresence {
   async start(): Promise<void> {
     if (this.stopping !== undefined || this.timer !== undefined) return;
     this.timer = setInterval(() => void this.show(), RENEWAL_MS);
+    if (this.options.isStarting !== true) await noteQueues(this.connection, this.options.prefix, this.lanes);
     await this.show();
   }
 

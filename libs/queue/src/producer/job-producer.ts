@@ -7,6 +7,7 @@ import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, RESULT_HEADER_BYTES, cpuLaneOf, keySpace, type KeySpace } from '@shoal/contract';
 import type { WorkerFacts } from '@shoal/core';
 import type { Queue } from 'bullmq';
+import { noteQueues } from '../lanes/noted-queues.ts';
 import { Admission, admissionRefused } from '../admission/admission.ts';
 import { addAndLook } from '../bullmq/add.ts';
 import { liveFacts } from '../lanes/fleet.ts';
@@ -83,10 +84,10 @@ export class JobProducer {
 
   /** Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ProducerOptions): Promise<JobProducer> {
-    return new JobProducer(
-      options,
-      await connected({ url: options.redisUrl, prefix: options.prefix, name: 'shoal-producer', log: options.log }),
-    );
+    const { redisUrl: url, prefix = DEFAULT_PREFIX, queue, log } = options;
+    const connection = await connected({ url, prefix, name: 'shoal-producer', log });
+    void noteQueues(connection, prefix, [queue]);
+    return new JobProducer(options, connection);
   }
 
   /**

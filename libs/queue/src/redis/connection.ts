@@ -6,11 +6,12 @@
 // Why: docs/decisions/queue.md#commands-are-sent-one-by-one-and-leave-together
 
 import { Socket } from 'node:net';
-import { ShoalError } from '@shoal/contract';
+import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
 import { redactUrl, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
 import { Redis, type RedisOptions } from 'ioredis';
 import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
+import { checkSchema } from './schema.ts';
 import { addressOf } from './server-address.ts';
 import { tlsCure } from './tls.ts';
 
@@ -91,13 +92,14 @@ export function openConnection(options: ConnectionOptions): Redis {
 }
 
 /**
- * Opens a connection and resolves once the server answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE, and then leaves
- * nothing open.
+ * Opens a connection and resolves once the server answers and this process can read what is under the prefix. Throws
+ * CONFIG_INVALID, QUEUE_UNREACHABLE, or QUEUE_UNSAFE for structures of a newer version, and then leaves nothing open.
  */
 export async function connected(options: ConnectionOptions): Promise<Redis> {
   const connection = openConnection(options);
   try {
     await untilReady(connection, options.url);
+    await checkSchema(connection, options.prefix ?? DEFAULT_PREFIX);
     return connection;
   } catch (error) {
     await closeConnection(connection);

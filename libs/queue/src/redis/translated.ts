@@ -3,6 +3,7 @@
 // neither is a bug or a refusal for good, and leaves as it came.
 
 import { ShoalError } from '@shoal/contract';
+import { denied } from './denied.ts';
 import { isConnectionFault, isPassingRefusal, isServerFull, refusesWrites } from './connection.ts';
 
 export async function translated<Value>(work: () => Promise<Value>): Promise<Value> {
@@ -55,18 +56,6 @@ function writesRefused(fault: Error): ShoalError<'QUEUE_REFUSES_WRITES'> {
     'QUEUE_REFUSES_WRITES',
     `the queue server takes no writes (${fault.message.replace(/\.$/, '')}). ${cureOf(fault.message)}, and repeat the ` +
       'call',
-    { reply: fault.message },
-    fault,
-  );
-}
-
-/** The server says which command or key; which rights are needed is one line of a page. */
-function denied(fault: Error): ShoalError<'QUEUE_UNREACHABLE'> {
-  const command = /run the '([^']+)' command/.exec(fault.message)?.[1];
-  return new ShoalError(
-    'QUEUE_UNREACHABLE',
-    `the user that the queue server knows us by may not ${command === undefined ? 'do that' : `run ${command.toUpperCase()}`} ` +
-      `(${fault.message}). Give it the rights that docs/security.md lists (ACL SETUSER), or name another user in redisUrl`,
     { reply: fault.message },
     fault,
   );

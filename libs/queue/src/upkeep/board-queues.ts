@@ -8,7 +8,7 @@ import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { Job, Queue, type JobType } from 'bullmq';
 import { closeConnection, connected, isPassingFault, type Redis } from '../redis/connection.ts';
-import { literally } from '../redis/scan-pattern.ts';
+import { isQueueSeen, notedQueues } from '../lanes/noted-queues.ts';
 import { translated } from '../redis/translated.ts';
 
 export type { Job as BoardJob, Queue as BoardQueue } from 'bullmq';
@@ -20,8 +20,6 @@ export interface BoardQueuesOptions {
   readonly log?: Logger | undefined;
 }
 
-/** Keys a SCAN step looks at. A server with a million keys takes 200 steps, each under a millisecond of its time. */
-const SCAN_STEP = 5_000;
 /** Name of what stands in for a job that cannot be read. */
 export const UNREADABLE_JOB = 'unreadable';
 
@@ -47,9 +45,14 @@ export class BoardQueues {
 
   /** Every queue there is now, by name; one that was found before is the same object. Throws QUEUE_UNREACHABLE. */
   async find(): Promise<readonly Queue[]> {
-    const names = await translated(() => this.scan());
+    const names = await translated(() => notedQueues(this.connection, this.prefix));
     for (const name of names) if (!this.queues.has(name)) this.queues.set(name, this.open(name));
     return names.map((name) => this.queues.get(name)!);
+  }
+
+  /** Whether anybody ever served or added to a queue, also one that is not listed yet. Throws QUEUE_UNREACHABLE. */
+  isSeen(queue: string): Promise<boolean> {
+    return translated(() => isQueueSeen(this.connection, this.prefix, queue));
   }
 
   /** Whether the server can be asked now; while it cannot, questions wait until it is back. */
@@ -61,27 +64,6 @@ export class BoardQueues {
   async close(): Promise<void> {
     await closeConnection(this.connection);
     await Promise.allSettled([...this.queues.values()].map((queue) => queue.close()));
-  }
-
-  /** A queue has a hash `<prefix>:<name>:meta` as soon as anybody opened it to add or to work. */
-  private async scan(): Promise<string[]> {
-    const [start, end] = [`${this.prefix}:`, ':meta'];
-    const names = new Set<string>();
-    let cursor = '0';
-    do {
-      const [next, keys] = await this.connection.scan(
-        cursor,
-        'MATCH',
-        `${literally(start)}*${end}`,
-        'COUNT',
-        SCAN_STEP,
-        'TYPE',
-        'hash',
-      );
-      for (const key of keys) names.add(key.slice(start.length, -end.length));
-      cursor = next;
-    } while (cursor !== '0');
-    return [...names].filter((name) => name !== '' && !name.includes(':')).toSorted();
   }
 
   private open(name: string): Queue {

@@ -14,6 +14,7 @@ import { randomUUID } from 'node:crypto';
 import { invariant, keySpace, type KeySpace } from '@shoal/contract';
 import type { Clock, Logger, SweepFindings } from '@shoal/core';
 import { Queue } from 'bullmq';
+import { tidyNotedQueues } from '../lanes/noted-queues.ts';
 import { queuesWithLoad, recountAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
@@ -163,6 +164,7 @@ export class Janitor {
         repaired[kind] += report[kind];
     }
     const finishedRemoved = await this.removeFinished(step);
+    await tidyNotedQueues(this.connection, prefix);
     if (this.isOver) return undefined;
     await this.run(END_SWEEP, [this.keys.janitor(queue), this.keys.jobless(queue), token, serverNowMs(), everyMs]);
     return {

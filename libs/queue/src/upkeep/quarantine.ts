@@ -22,6 +22,7 @@ import {
 } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { Queue, type Job } from 'bullmq';
+import { noteQueues } from '../lanes/noted-queues.ts';
 import { queueAdd, queueRemove, runTransaction } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { JobProducer } from '../producer/job-producer.ts';
@@ -245,6 +246,7 @@ export class Quarantine {
       queue.on('error', (error) => log?.debug({ err: error }, 'queue client reported an error'));
       return queue;
     };
+    void noteQueues(connection, prefix, [quarantineQueue(name)]);
     return { connection, queue: open(quarantineQueue(name), {}), main: open(name, { skipMetasUpdate: true }) };
   }
 }

@@ -13,6 +13,7 @@ import { Serial, noFaults } from '@shoal/core/base';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import type { ServerFacts } from '../redis/server-check.ts';
+import { enterSchema } from '../redis/schema.ts';
 import { within } from '../redis/within.ts';
 import { Quarantine } from '../upkeep/quarantine.ts';
 import { unlessAborted, type ClaimBursts } from './claim-bursts.ts';
@@ -201,10 +202,11 @@ export class BullJobSource implements JobSource {
   }
 
   private async open(): Promise<void> {
-    const { redisUrl, prefix, queue, workerName = '', log } = this.options;
+    const { redisUrl, prefix, queue, workerName = '', version = '(unknown)', log } = this.options;
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:${queue}`, log });
     this.connection = connection;
     await untilReady(connection, redisUrl);
+    await enterSchema(connection, prefix, version);
     const facts = await checkedServer(this.options, connection);
     if (this.isStopped()) return;
     this.parts = assembleParts(this.options, { connection, facts, ...this.hooks() });

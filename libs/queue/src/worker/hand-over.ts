@@ -23,6 +23,7 @@ import {
 import type { KnownEnding, Logger } from '@shoal/core';
 import { Serial, type FaultPoints } from '@shoal/core/base';
 import { Queue, type Job } from 'bullmq';
+import { noteQueues } from '../lanes/noted-queues.ts';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import {
   childEndKeys,
@@ -196,6 +197,7 @@ export class HandOvers {
     connection.options.maxRetriesPerRequest = 0;
     try {
       await untilReady(connection, redisUrl);
+      void noteQueues(connection, prefix, [cpuQueue]);
       connection.options.enableOfflineQueue = false;
       const [main, cpu] = [queue, cpuQueue].map(
         (name) => new Queue(name, { prefix, connection, skipMetasUpdate: true }),

@@ -32,6 +32,8 @@ export interface BullJobSourceOptions {
   readonly stalledCheckMs: number;
   /** Shown as `processedBy` of a job. */
   readonly workerId?: string;
+  /** Of Shoal; written down by the first that uses the prefix. */
+  readonly version?: string | undefined;
   /** What this worker is called over all its lives: what a dead one of this name had claimed goes back at the start. */
   readonly workerName?: string | undefined;
   /** The main lane, under whose name jobs are quarantined; left out, they only fail. */

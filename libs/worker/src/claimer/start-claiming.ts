@@ -222,6 +222,7 @@ function lanesOf(
       workerName,
       quarantineOf: queue,
       newestVersion: jobVersion,
+      version: SHOAL_VERSION,
       isUnsafeAllowed: settings.unsafeServer === 'warn',
       brake: settings,
       keep: { completed, failed },
