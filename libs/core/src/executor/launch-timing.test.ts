@@ -76,7 +76,7 @@ describe('an idle device', () => {
 describe('behind a run', () => {
   test.for<[string, Device, Waiting, Launch]>([
     ['an interactive row goes at once where size matters', {}, waiting(URGENT, { isBusy: true }), urgentNow],
-    ['and gathers until 0.4 of the run is left where it does not', FIXED, waiting(URGENT, { isBusy: true }), at(60)],
+    ['and gathers until a tenth and a millisecond are left where it does not', FIXED, waiting(URGENT), at(89)],
     ['a full batch is sent 20 ms before the run is 0.9 over', {}, waiting(FULL), at(70)],
     ['a short one a millisecond before', {}, waiting(SHORT), at(89)],
     ['a busy device is given no short one', {}, waiting(SHORT, { isBusy: true }), never],
@@ -94,6 +94,12 @@ describe('behind a run', () => {
     expect(timing.hasUrgentRun).toBe(true);
     expect(timing.next(view, NOW)).toEqual(bulkNow);
     expect(timing.next({ ...view, isBusy: true }, NOW)).toEqual(never);
+  });
+
+  test('an interactive row gathers until 0.4 of the run is left where bulk work is queued', () => {
+    const timing = timingOf(FIXED);
+    sendFull(timing, 0, 0);
+    expect(timing.next(waiting(URGENT, { isBusy: true }), NOW)).toEqual(at(60));
   });
 
   test('interactive rows gather while others are queued', () => {

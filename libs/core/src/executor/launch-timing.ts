@@ -5,7 +5,7 @@
 //   1. Behind a run that tests whether there is memory again nothing is sent: what is sent behind one that fails would
 //      fail as well.
 //   2. Interactive rows go at once. Only where a run takes much the same time whatever its size do they gather until
-//      the run that goes on is nearly over.
+//      the run that goes on is nearly over; a little earlier where bulk work is queued behind it.
 //   3. What runs again goes before bulk rows, and no bulk work goes to a busy device while an interactive row is there.
 //   4. A busy device (one micro-batch running and one to go on with) is given a third only when that is full, because a
 //      short pool loses nothing by gathering on.
@@ -80,8 +80,8 @@ const LESS_IN_HAND = 0.99;
 const GO_ON_MS = 1;
 const GO_ON_SHARE = 0.1;
 /**
- * Share of a run that is kept in hand when interactive rows gather behind it: coming too late would cost them a run of
- * bulk work.
+ * Share of a run that is kept in hand when interactive rows gather behind it and bulk work is queued there: coming too
+ * late would cost them a run of that. Where nothing is, it would cost a moment, and rows that come meanwhile go along.
  */
 const URGENT_GO_ON_SHARE = 0.4;
 
@@ -196,7 +196,9 @@ export class LaunchTiming {
     const [first] = this.running;
     const current = this.urgentRun() ?? first;
     if (this.terms.sessions > 1 || current === undefined) return Number.NEGATIVE_INFINITY;
-    return this.runBeganMs + current.expectedMs * (1 - URGENT_GO_ON_SHARE);
+    const isNext = this.running.size <= this.terms.sessions;
+    const inHandMs = isNext ? GO_ON_MS + current.expectedMs * GO_ON_SHARE : current.expectedMs * URGENT_GO_ON_SHARE;
+    return this.runBeganMs + current.expectedMs - inHandMs;
   }
 
   /**
