@@ -9,10 +9,7 @@ export interface PoolRow {
   readonly enteredMs: number;
   /** Somebody waits for it: it is cut before every bulk row. */
   readonly isInteractive: boolean;
-  /**
-   * Says of a bulk row that its tenant asked for little lately: it is cut before rows of others that were claimed
-   * earlier.
-   */
+  /** Its tenant asked for little lately: it is cut before rows of others of its class that were claimed earlier. */
   readonly hasLead?: boolean | undefined;
 }
 

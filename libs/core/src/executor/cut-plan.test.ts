@@ -15,10 +15,21 @@ function view(waiting: Partial<Record<RowClass, readonly Rows[]>>, ledCredit = 4
     const made = new Buckets<PoolRow>();
     for (const [count, tokens, enteredMs = NOW] of waiting[name] ?? [])
       for (let i = 0; i < count; i++)
-        made.add({ tokens, enteredMs, isInteractive: name === 'interactive', hasLead: name === 'leading' });
+        made.add({
+          tokens,
+          enteredMs,
+          isInteractive: name === 'urgent' || name === 'interactive',
+          hasLead: name === 'urgent' || name === 'leading',
+        });
     return made;
   };
-  return { interactive: buckets('interactive'), leading: buckets('leading'), bulk: buckets('bulk'), ledCredit };
+  return {
+    urgent: buckets('urgent'),
+    interactive: buckets('interactive'),
+    leading: buckets('leading'),
+    bulk: buckets('bulk'),
+    ledCredit,
+  };
 }
 
 /** A device that takes 1,000 padded tokens. */
@@ -62,6 +73,18 @@ describe('interactive', () => {
       bulk: [[900, 8]],
     });
     expect(plan).toMatchObject({ width: 104, takes: [{ from: ['interactive'], bucket: 12, maxRows: 9 }] });
+  });
+
+  test('rows with a lead go first, whatever came before them', () => {
+    const plan = planned({ urgent: [[2, 40]], interactive: [[3, 100, LATE]], bulk: [[900, 8]] });
+    expect(plan).toMatchObject({
+      kind: 'interactive',
+      width: 40,
+      takes: [
+        { from: ['urgent'], bucket: 4, maxRows: 25 },
+        { from: ['interactive'], bucket: 4, maxRows: 25 },
+      ],
+    });
   });
 
   test('where padding is free bulk rows come beside them, up to the share of a small batch', () => {

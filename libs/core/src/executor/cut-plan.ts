@@ -1,7 +1,8 @@
 // How the next micro-batch is cut out of the pool, as a plan: which rows it begins with, how wide and how long it may
 // become, and what it takes from which class of rows, in order. One of four:
 //
-//   *interactive*  Rows that somebody waits for, oldest first, and alone. Bulk rows come beside them only where a run
+//   *interactive*  Rows that somebody waits for, those with a lead first (fair-share.ts) and the oldest first, and
+//                  alone. Bulk rows come beside them only where a run
 //                  costs much the same at every size: elsewhere, filled up to a quarter of the budget, bulk work gained
 //                  1 % at most, and the longest wait rose from 1.23 to 1.65 batch times (an interactive job each batch
 //                  time, 2026-11; bench/queue/interactive-wait.ts).
@@ -34,8 +35,8 @@ export interface CutLimits {
   readonly smallShare?: number | undefined;
 }
 
-/** The classes of rows: those that somebody waits for, bulk rows with a lead, and all other bulk rows. */
-export type RowClass = 'interactive' | 'leading' | 'bulk';
+/** The classes of rows: those that somebody waits for and bulk rows, of each those with a lead and all others. */
+export type RowClass = 'urgent' | 'interactive' | 'leading' | 'bulk';
 
 /** What waits, and what planning has spent so far. */
 export interface CutView extends Readonly<Record<RowClass, BucketsView>> {
@@ -105,7 +106,7 @@ export const FILLED_SHARE = 0.5;
 
 /** The plan for the next micro-batch, or undefined when no row waits. */
 export function planCut(view: CutView, limits: CutLimits, nowMs: number): CutPlan | undefined {
-  if (view.interactive.rowCount > 0) return planInteractive(view, limits, nowMs);
+  if (view.urgent.rowCount + view.interactive.rowCount > 0) return planInteractive(view, limits, nowMs);
   if (view.leading.rowCount + view.bulk.rowCount === 0) return undefined;
   const lead = leadOf(view, limits, nowMs);
   if (isPaddingFree(limits)) return planFree(view, lead, limits, nowMs);
@@ -113,19 +114,22 @@ export function planCut(view: CutView, limits: CutLimits, nowMs: number): CutPla
 }
 
 function planInteractive(view: CutView, limits: CutLimits, nowMs: number): CutPlan {
-  const urgent = view.interactive.oldestBucket() ?? 0;
+  const first = view.urgent.oldestBucket() ?? view.interactive.oldestBucket() ?? 0;
+  const classes = (['urgent', 'interactive'] as const).filter((name) => view[name].rowCount > 0);
+  const taken = (bucket: number, frame: Frame): Take[] =>
+    classes.map((name) => takeFrom([name], bucket, frame, limits));
   if (!isPaddingFree(limits)) {
-    const frame = frameAt(urgent, limits);
-    return { ...planOf('interactive', frame, view), takes: [takeFrom(['interactive'], urgent, frame, limits)] };
+    const frame = frameAt(first, limits);
+    return { ...planOf('interactive', frame, view), takes: taken(first, frame) };
   }
   const lead = leadOf(view, limits, nowMs);
-  const bucket = Math.max(urgent, bulkBucket(view, lead, limits, nowMs) ?? 0);
+  const bucket = Math.max(first, bulkBucket(view, lead, limits, nowMs) ?? 0);
   const frame = frameAt(bucket, limits);
   const beside = { ...frame, maxRows: Math.floor(frame.maxRows * smallShareOf(limits)) };
   return {
     ...planOf('interactive', frame, lead),
     takes: [
-      takeFrom(['interactive'], bucket, frame, limits),
+      ...taken(bucket, frame),
       ...(lead.isTaken ? [takeLed(bucket, beside, limits)] : []),
       takeFrom(bulkInTurn(view, lead, limits, nowMs), bucket, beside, limits),
     ],

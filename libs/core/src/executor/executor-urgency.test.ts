@@ -3,6 +3,7 @@
 
 import { describe, expect, test } from 'vitest';
 import { fixedBudget } from '../budget/fixed-budget.ts';
+import type { JobOrder } from '../protocol.ts';
 import type { BatchBudget } from '../ports/device.ts';
 import { NOTHING, expectedVectors, orderOf, setup, textOf } from '../testing/executor-bench.ts';
 import { settled } from '../testing/index.ts';
@@ -13,6 +14,10 @@ function fullBatch(jobId: string) {
     jobId,
     Array.from({ length: 16 }, (_, i) => textOf(16, `${jobId}r${i}`)),
   );
+}
+
+function urgent(jobId: string, tenant: string): JobOrder {
+  return { ...fullBatch(jobId), class: 'interactive', tenant };
 }
 
 function question(jobId: string, tokens = 8) {
@@ -229,6 +234,24 @@ describe('bulk rows', () => {
     await bench.untilOutcomes(541);
     expect(await bench.leftovers()).toEqual(NOTHING);
   });
+});
+
+test('interactive rows of a tenant that asked for little run before those of another that were claimed earlier', async () => {
+  const bench = setup({
+    newBudget: slowBudget,
+    limits: { maxRowAgeMs: 1e9 },
+    backend: { slots: 6, runMs: () => 100 },
+  });
+  bench.run(
+    Array.from({ length: 540 }, (_, i) => urgent(`much-${i}`, 'A')),
+    false,
+  );
+  await bench.untilOutcomes(520);
+  bench.run([urgent('little', 'B')], false);
+  await bench.untilOutcomes(541);
+  // what is at the device goes first
+  expect(bench.outcomes().findIndex(({ jobId }) => jobId === 'little')).toBeLessThan(528);
+  expect(await bench.leftovers()).toEqual(NOTHING);
 });
 
 describe('sessions side by side, where a run takes 10 ms whatever its size,', () => {

@@ -101,7 +101,7 @@ export class Executor {
   private readonly slots: Slots;
   private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
-  private readonly flows = new Flows();
+  private readonly flows: Readonly<Record<JobOrder['class'], Flows>> = { interactive: new Flows(), bulk: new Flows() };
   private readonly orders: OpenOrders<JobOrder, OpenJob>;
   private readonly buffers = new BufferPool();
   private readonly timing: LaunchTiming;
@@ -214,7 +214,7 @@ export class Executor {
     const enteredMs = clock.nowMs();
     this.timing.arrived(rows, enteredMs);
     const isInteractive = order.class === 'interactive';
-    const hasLead = !isInteractive && this.flows.enter(mainTenant(order.tenant ?? DEFAULT_TENANT), job.tokens);
+    const hasLead = this.flows[order.class].enter(mainTenant(order.tenant ?? DEFAULT_TENANT), job.tokens);
     for (const row of rowsOf(job, filled, { enteredMs, isInteractive, hasLead })) this.pool.add(row);
     return job.tokens;
   }

@@ -2,7 +2,7 @@
 // because whoever comes late with little has to go before what was claimed of others meanwhile, as it did before what
 // still waits. A tenant's job begins where its last one ended, or a lead before the virtual time, and has a lead when
 // it begins half of that before it or more. Tenants that come evenly never do, so their rows still meet by length
-// alone. Bulk jobs only; knows no rows.
+// alone. Of one class; knows no rows.
 //
 // Why: docs/decisions/claiming-and-order.md#the-fair-order-goes-on-in-the-pool
 

@@ -1,6 +1,6 @@
 // Rows that wait to run, and the way a micro-batch is cut out of them. What a batch is made of is planned in
-// cut-plan.ts; here rows come in, plans are carried out, and batches that were too much are halved. Interactive rows,
-// bulk rows with a lead (fair-share.ts) and all others have buckets of their own. No clock, no engine.
+// cut-plan.ts; here rows come in, plans are carried out, and batches that were too much are halved. Interactive rows
+// and bulk rows, with a lead (fair-share.ts) and without, have buckets of their own. No clock, no engine.
 
 import { invariant } from '@shoal/contract';
 import { BUCKET_TOKENS, Buckets, bucketOf, widthOf, type PoolRow } from './buckets.ts';
@@ -22,6 +22,7 @@ interface OpenBatch<Row extends PoolRow> {
 
 export class Pool<Row extends PoolRow> {
   private readonly waiting: Readonly<Record<RowClass, Buckets<Row>>> = {
+    urgent: new Buckets<Row>(),
     interactive: new Buckets<Row>(),
     leading: new Buckets<Row>(),
     bulk: new Buckets<Row>(),
@@ -34,7 +35,7 @@ export class Pool<Row extends PoolRow> {
   }
 
   get interactiveRows(): number {
-    return this.waiting.interactive.rowCount;
+    return this.waiting.urgent.rowCount + this.waiting.interactive.rowCount;
   }
 
   /** Real tokens of all rows. */
@@ -91,7 +92,8 @@ export class Pool<Row extends PoolRow> {
   }
 
   private bucketsOf({ isInteractive, hasLead }: PoolRow): Buckets<Row> {
-    return this.waiting[isInteractive ? 'interactive' : hasLead === true ? 'leading' : 'bulk'];
+    if (isInteractive) return this.waiting[hasLead === true ? 'urgent' : 'interactive'];
+    return this.waiting[hasLead === true ? 'leading' : 'bulk'];
   }
 }
 
