@@ -75,13 +75,17 @@ export class Embedder {
   }
 
   /** The ids of each text as the model takes them, end tokens included; a prompt goes before, as for `embed`. */
-  async tokens(texts: readonly string[], prompt: string | undefined): Promise<readonly Encoded[]> {
+  async tokens(
+    texts: readonly string[],
+    prompt: string | undefined,
+    { tenant }: Pick<Answering, 'tenant'>,
+  ): Promise<readonly Encoded[]> {
     const { tokenizer, prompts } = this.parts;
     const before = promptText(prompts, prompt) ?? '';
     const encoded: Encoded[] = [];
     for (const [at, text] of texts.entries()) {
-      if (at % TEXTS_A_TURN === TEXTS_A_TURN - 1) await loopTurn();
-      encoded.push(await inTurns(tokenizer, before + text));
+      if (at % TEXTS_A_TURN === TEXTS_A_TURN - 1) await loopTurn(tenant);
+      encoded.push(await inTurns(tokenizer, before + text, tenant));
     }
     return encoded;
   }
@@ -130,13 +134,13 @@ export class Embedder {
 }
 
 /** A long text holds nobody up. */
-async function inTurns(tokenizer: Tokenizer, text: string): Promise<Encoded> {
+async function inTurns(tokenizer: Tokenizer, text: string, tenant: string): Promise<Encoded> {
   if (text.length < LONG_TEXT || tokenizer.encodeSteps === undefined) return tokenizer.encode(text);
   const steps = tokenizer.encodeSteps(text);
   for (;;) {
     const step = steps.next();
     if (step.done === true) return step.value;
-    await loopTurn();
+    await loopTurn(tenant);
   }
 }
 

@@ -59,6 +59,8 @@ export interface Answering {
 const FOR_HEALTH: ReadonlySet<string | undefined> = new Set(['/healthz', '/livez', '/health', '/readyz', '/metrics']);
 /** Less is answered in one piece. */
 const STREAMED_ITEMS = 8;
+/** A body of so many bytes is parsed as it comes: in less time than a turn of the event loop takes. */
+const PARSED_AT_ONCE = 4_096;
 
 export class Gate {
   readonly connections: Connections;
@@ -117,8 +119,9 @@ export class Gate {
         noRoom: () => this.noRoom(),
       });
       if (body.length === 0 && mayLackBody(request)) return undefined;
-      await loopTurn();
-      return parseJson(request, body, parseText);
+      const turn = (): Promise<void> => loopTurn(callerOf(request).tenant);
+      if (body.length > PARSED_AT_ONCE) await turn();
+      return parseJson(request, body, { parseText, turn });
     });
   }
 
@@ -173,12 +176,13 @@ export class Gate {
   }
 
   /**
-   * One piece in each turn of the event loop, whoever it is for: a socket takes some 4 MB before it says that it is full,
-   * and 60 large answers held the loop for ten seconds.
+   * One piece in each turn of the event loop, and turns go round by tenant: a socket takes some 4 MB before it says that
+   * it is full, and 60 large answers held the loop for ten seconds.
    */
   private async *taken(reply: FastifyReply, list: JsonList): AsyncGenerator<string, void, undefined> {
+    const { tenant } = callerOf(reply.request);
     for (const piece of jsonPieces(list)) {
-      await loopTurn();
+      await loopTurn(tenant);
       yield piece;
       this.watch.moved(reply.raw, piece.length);
     }

@@ -7,15 +7,18 @@ import type { FastifyBodyParser, FastifyRequest } from 'fastify';
 import { LARGE_BYTES, parseInTurns } from './json-in-turns.ts';
 import { invalid, type Problem } from './problem.ts';
 
-/** `parseText` is Fastify's, which refuses poisoned prototypes. Rejects with what is wrong. */
-export function parseJson(
-  request: FastifyRequest,
-  body: Buffer,
-  parseText: FastifyBodyParser<string>,
-): Promise<unknown> {
+export interface Parsing {
+  /** Fastify's, which refuses poisoned prototypes. */
+  readonly parseText: FastifyBodyParser<string>;
+  /** Resolves when the next piece of long work for this caller may be done. */
+  readonly turn: () => Promise<void>;
+}
+
+/** Rejects with what is wrong. */
+export function parseJson(request: FastifyRequest, body: Buffer, { parseText, turn }: Parsing): Promise<unknown> {
   const problem = problemWith(request, body);
   if (problem !== undefined) return Promise.reject(problem);
-  if (body.length > LARGE_BYTES) return parseInTurns(body);
+  if (body.length > LARGE_BYTES) return parseInTurns(body, turn);
   return new Promise((resolve, reject) => {
     void parseText(request, body.toString(), (error, parsed: unknown) => {
       if (error === null) resolve(parsed);

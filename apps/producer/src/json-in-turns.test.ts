@@ -10,7 +10,7 @@ const RUNS = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 300 : 4_000;
 
 async function outcome(text: string, piece: number): Promise<unknown> {
   try {
-    return await parseInTurns(Buffer.from(text), { slice: 3 + piece, piece });
+    return await parseInTurns(Buffer.from(text), loopTurn, { slice: 3 + piece, piece });
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     return error.facts.code;
@@ -100,7 +100,7 @@ describe('a body', () => {
     const others = (async () => {
       for (; !end.signal.aborted; turns += 1) await loopTurn();
     })();
-    const parsed = await parseInTurns(Buffer.from(text));
+    const parsed = await parseInTurns(Buffer.from(text), loopTurn);
     end.abort();
     await others;
     expect(parsed).toEqual({ input: rows, model: 'minilm' });

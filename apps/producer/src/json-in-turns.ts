@@ -10,7 +10,6 @@
 // long as JSON.parse for 16 MiB of token ids or numbers, and more than 4 GB for as many brackets.
 
 import { randomUUID } from 'node:crypto';
-import { loopTurn } from '@shoal/core/base';
 import { shortened } from './body-fields.ts';
 import { invalid, type Problem } from './problem.ts';
 
@@ -42,23 +41,26 @@ interface Field {
 
 const CODE = { quote: 34, comma: 44, colon: 58, open: 91, backslash: 92, close: 93, begin: 123, end: 125 } as const;
 
-/** `body` is UTF-8. Rejects with a Problem. `sizes` in bytes: tests take small ones. */
-export async function parseInTurns(body: Buffer, sizes: Sizes = SIZES): Promise<unknown> {
+/**
+ * `body` is UTF-8; each piece is read when its `turn` has come. Rejects with a Problem. `sizes` in bytes: tests take
+ * small ones.
+ */
+export async function parseInTurns(body: Buffer, turn: () => Promise<void>, sizes: Sizes = SIZES): Promise<unknown> {
   const bytes = body.subarray(body[0] === 0xef && body[1] === 0xbb && body[2] === 0xbf ? 3 : 0);
   const cuts: Cut[] = [];
   for (const found of look(bytes, sizes)) {
     if (found !== undefined) cuts.push(found);
-    else await loopTurn();
+    else await turn();
   }
   const continued = randomUUID(); // a name that no field has
   let result: unknown;
   let list: unknown[] = [];
   for (let at = 0; at <= cuts.length; at++) {
     const [before, cut] = [cuts[at - 1], cuts[at]];
-    const text = await decoded(bytes.subarray(before === undefined ? 0 : before.at + 1, cut?.at), sizes);
+    const text = await decoded(bytes.subarray(before === undefined ? 0 : before.at + 1, cut?.at), turn, sizes);
     const head = before === undefined ? '' : `{"${continued}":${'['.repeat(before.lists)}`;
     const tail = cut === undefined ? '' : `${']'.repeat(cut.lists)}}`;
-    await loopTurn();
+    await turn();
     const part = parsed(head + text + tail);
     if (before === undefined) result = part;
     else {
@@ -136,14 +138,14 @@ function* look(bytes: Buffer, sizes: Sizes): Generator<Cut | undefined, void, un
 }
 
 /** Long texts come by themselves, and are decoded in turns. */
-async function decoded(bytes: Buffer, { slice }: Sizes): Promise<string> {
+async function decoded(bytes: Buffer, turn: () => Promise<void>, { slice }: Sizes): Promise<string> {
   let text = '';
   for (let from = 0; from < bytes.length;) {
     let to = Math.min(bytes.length, from + slice);
     while (to < bytes.length && (bytes[to]! & 0xc0) === 0x80) to += 1;
     text += bytes.toString('utf8', from, to);
     from = to;
-    if (to < bytes.length) await loopTurn();
+    if (to < bytes.length) await turn();
   }
   return text;
 }

@@ -34,8 +34,8 @@ export function addTei(app: FastifyInstance, around: Around): void {
     const { model, embedder } = catalogue.ofBody(body);
     const { texts, prompt } = parseTokenize(body, model);
     await allowances.take(request, reply, texts.length);
-    return gate.inTurn(request, reply, 2 * texts.length * model.maxTokens, async () => {
-      const rows = await embedder.tokens(texts, prompt);
+    return gate.inTurn(request, reply, 2 * texts.length * model.maxTokens, async (answering) => {
+      const rows = await embedder.tokens(texts, prompt, answering);
       return gate.send(
         reply,
         new JsonList(
