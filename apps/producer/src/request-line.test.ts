@@ -1,5 +1,6 @@
 // Turns: who is answered, who waits, who is refused and when they should come back.
 
+import * as fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { median, seededRandom } from '@shoal/core/base';
 import { ManualClock } from '@shoal/core/testing';
@@ -128,6 +129,52 @@ test('a tenant’s users push out their own, and many users of one tenant no oth
   void enter('y1', { tenant: 'a/y' });
   await expect(loud[1]).rejects.toMatchObject({ facts: { status: 429 } });
   await expect(enter('z1', { tenant: 'a/z' })).rejects.toMatchObject({ facts: { status: 429 } });
+});
+
+test('an eighth of the turns is kept for tenants that have few', async () => {
+  const { enter, order } = setup({ mostOpen: 16, mostWaiting: 100 });
+  const loud = Array.from({ length: 20 }, (_, i) => enter(`a${i}`, { tenant: 'loud' }));
+  await enter('b1', { tenant: 'quiet' });
+  expect(order).toEqual([...Array.from({ length: 14 }, (_, i) => `a${i}`), 'b1']);
+  const second = enter('b2', { tenant: 'quiet' }); // it has one of the two that are kept
+  await enter('c1', { tenant: 'other' });
+  (await loud[0]!)();
+  expect(order.at(-1)).toBe('c1'); // the turn that ended is kept again
+  (await loud[1]!)();
+  (await loud[2]!)();
+  await second;
+  expect(order.at(-1)).toBe('b2');
+});
+
+test('whoever comes and goes: nobody without a turn waits while there is one, and one tenant leaves an eighth', async () => {
+  const tenants = ['a', 'b', 'c', 'd'];
+  const step = fc.tuple(fc.constantFrom('enter', 'enter', 'leave'), fc.constantFrom(...tenants), fc.nat(30));
+  await fc.assert(
+    fc.asyncProperty(fc.integer({ min: 8, max: 24 }), fc.array(step, { maxLength: 120 }), async (mostOpen, steps) => {
+      const { enter } = setup({ mostOpen, mostWaiting: 1_000 });
+      const open: { readonly tenant: string; readonly leave: () => void }[] = [];
+      const waiting: string[] = [];
+      const kept = Math.floor(mostOpen / 8);
+      for (const [kind, tenant, which] of steps) {
+        if (kind === 'leave') open.splice(which % Math.max(1, open.length), 1)[0]?.leave();
+        else {
+          waiting.push(tenant);
+          void enter(tenant, { tenant }).then((leave) => {
+            waiting.splice(waiting.indexOf(tenant), 1);
+            open.push({ tenant, leave });
+          });
+        }
+        for (let turn = 0; turn < 5; turn++) await Promise.resolve();
+        const held = (one: string): number => open.filter((each) => each.tenant === one).length;
+        expect(open.length).toBeLessThanOrEqual(mostOpen);
+        const isIdle = waiting.length > 0 && open.length < mostOpen - kept;
+        const shutOut = open.length < mostOpen ? waiting.filter((one) => held(one) === 0) : [];
+        expect([isIdle, shutOut]).toEqual([false, []]);
+        expect(Math.max(0, ...tenants.map(held))).toBeLessThanOrEqual(mostOpen - kept);
+      }
+    }),
+    { numRuns: 100 },
+  );
 });
 
 test('callers who are told to come back find a place about when they were told to, ten times as many as there are', async () => {

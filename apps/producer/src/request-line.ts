@@ -2,7 +2,8 @@
 // them until its answer is written or its connection closed, and needs room for its answer in the budget of bytes.
 // Others wait: the next turn is of the tenant that has the fewest, of its users of the one that has the fewest, and
 // among those requests of the first, but for those whose answers are too large for the room that is left: smaller ones
-// pass them. Too many, or one that has waited its
+// pass them. An eighth of the turns is kept for tenants that have few: whoever fills all others takes none of these, so
+// that a newcomer waits for nobody's answer. Too many, or one that has waited its
 // time, is refused with the time to come back, which is spread so that those who were refused together do not come back
 // together.
 //
@@ -47,6 +48,9 @@ const FIRST_GUESS_SECONDS = 2;
 const MOST_SECONDS = 40;
 /** What is added on average. */
 const SPREAD = 1.25;
+/** Of the turns, kept for tenants with few; of these one tenant has a quarter at most. */
+const KEPT_SHARE = 1 / 8;
+const KEPT_FOR_ONE = 1 / 4;
 
 export class RequestLine {
   private readonly options: RequestLineOptions;
@@ -56,11 +60,16 @@ export class RequestLine {
   private readonly openOf = new Map<string, number>();
   private readonly endingsMs: number[] = [];
   private readonly promised = new Promised();
+  /** Turns that are kept, and how many a tenant may have to be given one of them. */
+  private readonly kept: number;
+  private readonly few: number;
   private open = 0;
   private waiting = 0;
 
   constructor(options: RequestLineOptions) {
     this.options = options;
+    this.kept = Math.floor(options.mostOpen * KEPT_SHARE);
+    this.few = Math.ceil(this.kept * KEPT_FOR_ONE);
   }
 
   /**
@@ -68,10 +77,9 @@ export class RequestLine {
    * connection closed. Rejects with a Problem.
    */
   async enter(turn: Turn): Promise<() => void> {
-    const { mostOpen } = this.options;
     if (turn.gone.aborted) throw callerLeft();
-    // where a turn is free and others wait all the same, it is for room: what is smaller passes them
-    if (this.open < mostOpen && turn.hold.take(turn.bytes)) this.begins(turn);
+    // where a turn is free and others wait all the same, it is for room, or kept from them: what is smaller passes them
+    if (this.hasTurnFor(turn.tenant) && turn.hold.take(turn.bytes)) this.begins(turn);
     else {
       if (this.isFull() && !this.pushOut(turn.tenant)) throw this.full();
       await this.untilCalled(turn);
@@ -88,9 +96,9 @@ export class RequestLine {
   /** There is room again in the budget, or a turn: for the tenant that has the fewest, and of its requests the first. */
   callNext(): void {
     while (this.open < this.options.mostOpen) {
-      const tenants = [...this.lines.keys()].sort(
-        (a, b) => this.turnsOf(a) - this.turnsOf(b) || this.ownOf(a) - this.ownOf(b),
-      );
+      const tenants = [...this.lines.keys()]
+        .filter((tenant) => this.hasTurnFor(tenant))
+        .sort((a, b) => this.turnsOf(a) - this.turnsOf(b) || this.ownOf(a) - this.ownOf(b));
       const next = tenants.reduce<Waiting | undefined>(
         (found, tenant) => found ?? this.firstThatFits(tenant),
         undefined,
@@ -113,6 +121,11 @@ export class RequestLine {
 
   private firstThatFits(tenant: string): Waiting | undefined {
     return this.lines.get(tenant)?.find(({ hold, bytes }) => hold.take(bytes));
+  }
+
+  private hasTurnFor(tenant: string): boolean {
+    const { mostOpen } = this.options;
+    return this.open < mostOpen - this.kept || (this.open < mostOpen && this.turnsOf(tenant) < this.few);
   }
 
   /** Of the tenant, with all its users. */
