@@ -163,6 +163,7 @@ class StreamRun<Item extends { readonly text: string }> {
     this.wakeCaller?.();
     void this.chunks.return().catch(() => undefined);
     const open = this.entries.splice(0).flatMap(({ asked }) => asked ?? []);
+    if (open.length === 0) return; // all was handed over: nobody is to be told, and errors with their stacks are dear
     await this.terms.jobs.abandon(open, interrupted(this.options.signal?.reason, this.terms));
   }
 

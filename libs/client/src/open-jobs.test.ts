@@ -16,6 +16,10 @@ const requestOf = (jobId: string, input?: Buffer): JobRequest => ({
   fingerprint: FINGERPRINT,
   job: { jobId, data: { v: 1, texts: ['a'] }, input },
 });
+const requestOfRows = (jobId: string, rows: number): JobRequest => {
+  const { job, ...rest } = requestOf(jobId);
+  return { ...rest, job: { ...job, parsed: { rows } as NonNullable<typeof job.parsed> } };
+};
 const request = requestOf('t~one');
 const result = (): Buffer =>
   encodeResult(
@@ -27,13 +31,23 @@ type Added = Parameters<OpenJobsParts['producer']['add']>[0];
 
 type Producer = { -readonly [Key in keyof OpenJobsParts['producer']]: OpenJobsParts['producer'][Key] };
 
-function setup(): { jobs: OpenJobs; released: ArrayBufferLike[]; added: Added[]; producer: Producer } {
+function setup(): {
+  jobs: OpenJobs;
+  released: ArrayBufferLike[];
+  added: Added[];
+  fetched: (readonly string[])[];
+  producer: Producer;
+} {
   const released: ArrayBufferLike[] = [];
   const added: Added[] = [];
+  const fetched: (readonly string[])[] = [];
   const reader: OpenJobsParts['reader'] = {
     onReply: () => undefined,
     onConnection: () => undefined,
-    peek: async (jobIds) => jobIds.map(result),
+    peek: async (jobIds) => {
+      fetched.push(jobIds);
+      return jobIds.map(result);
+    },
     markTaken: async () => undefined,
     release: (results) => void released.push(...results.map(({ buffer }) => buffer)),
   };
@@ -57,7 +71,7 @@ function setup(): { jobs: OpenJobs; released: ArrayBufferLike[]; added: Added[];
     whenFull: 'wait',
     onHeldBack: undefined,
   });
-  return { jobs, released, added, producer };
+  return { jobs, released, added, fetched, producer };
 }
 
 test('a delivery that two asked for goes back when both have read it, and once', async () => {
@@ -91,6 +105,24 @@ test('of many jobs that are asked for in one turn, the first are on their way wh
   await Promise.all(deliveries);
   expect(added.map((group) => group.length)).toEqual([64, 64, 2]);
   expect(added.flat().map(({ jobId }) => jobId)).toEqual(Array.from({ length: 130 }, (_, at) => `t~${at}`));
+  await jobs.close();
+});
+
+test('small results are read before large ones and do not wait for them; of large ones few come together', async () => {
+  const { jobs, fetched } = setup();
+  const large = Array.from({ length: 17 }, (_, at) => requestOfRows(`t~large-${at}`, 64));
+  const huge = [requestOfRows('t~huge', 4_096)];
+  const small = Array.from({ length: 33 }, (_, at) => requestOf(`t~small-${at}`));
+  await Promise.all([...large, ...huge, ...small].map((one) => jobs.ask(one).delivery));
+  const sizes = fetched.map((jobIds) => [jobIds.length, jobIds[0]!.slice(2, 6)]);
+  expect(sizes).toEqual([
+    [32, 'smal'],
+    [1, 'smal'],
+    [8, 'larg'],
+    [8, 'larg'],
+    [1, 'larg'],
+    [1, 'huge'],
+  ]);
   await jobs.close();
 });
 

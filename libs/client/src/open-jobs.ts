@@ -57,8 +57,13 @@ export interface OpenJobsParts extends HeldBackParts, TakingOffParts {
 
 /** Jobs that ask for room together while the queue is full. */
 const ENTER_AT_ONCE = 16;
-/** Results read in one go: 32 jobs of 64 × 384 f32 are 3 MB. */
-const FETCHED_AT_ONCE = 32;
+/**
+ * Results read in one go, which come to their callers together: 32, or 8 of 64 rows, which are 0.8 MB of 384 dimensions
+ * in f32.
+ */
+const FETCHED_AT_ONCE = { jobs: 32, rows: 512 };
+/** A result with so many times the rows of another is not read with it. */
+const LARGER = 8;
 /** As soon as so many are to be added the first time they are: the server has work while more of them are made. */
 const ADDED_AT_ONCE = 64;
 
@@ -216,8 +221,7 @@ export class OpenJobs {
     for (const again of ['when-used-up', 'always', 'never'] as const)
       if (toAdd[again].length > 0) this.tasks.add(this.add(toAdd[again], again));
     if (toAsk.length > 0) this.tasks.add(this.lookUp(toAsk));
-    for (let at = 0; at < toFetch.length; at += FETCHED_AT_ONCE)
-      this.tasks.add(this.fetch(toFetch.slice(at, at + FETCHED_AT_ONCE)));
+    for (const together of fetchedTogether(toFetch)) this.tasks.add(this.fetch(together));
     if (this.takingOff.hasToAcknowledge) this.tasks.add(this.takingOff.acknowledge());
     this.setTimer(Math.min(nextMs, this.lists.nextLookMs) - nowMs);
   }
@@ -398,6 +402,27 @@ export class OpenJobs {
   private giveUp(): void {
     for (const job of this.jobs.values()) this.reject(job, noAnswer(job.request.jobId, this.parts.giveUpAfterMs));
   }
+}
+
+/** The smallest first, and with others of about its size: one row is not read behind thousands, nor waits for them. */
+function fetchedTogether(jobs: readonly OpenJob[]): OpenJob[][] {
+  const groups: OpenJob[][] = [];
+  let rowsLeft = 0;
+  for (const job of jobs.toSorted((a, b) => rowsOf(a) - rowsOf(b))) {
+    const last = groups.at(-1);
+    const mostRows = last === undefined ? 0 : Math.min(rowsLeft, LARGER * rowsOf(last[0]!));
+    if (last !== undefined && last.length < FETCHED_AT_ONCE.jobs && rowsOf(job) <= mostRows) last.push(job);
+    else {
+      groups.push([job]);
+      rowsLeft = FETCHED_AT_ONCE.rows;
+    }
+    rowsLeft -= rowsOf(job);
+  }
+  return groups;
+}
+
+function rowsOf({ request }: OpenJob): number {
+  return request.job.parsed?.rows ?? 1;
 }
 
 type Counts = { -readonly [Name in keyof ClientCounts]: number };

@@ -60,13 +60,13 @@ export class Committer<Job extends CommittedJob> {
   }
 
   add(jobs: readonly Job[]): void {
-    const small: Commit<Job>[] = [];
-    for (const job of jobs) {
-      const commit = { job, request: this.commitRequest(job) };
-      if (commit.request.result.length >= PIECE_BYTES) this.writeNow(commit);
-      else small.push(commit);
-    }
-    this.small.add(small, isInteractive);
+    const commits = jobs.map((job): Commit<Job> => ({ job, request: this.commitRequest(job) }));
+    const isLarge = ({ request }: Commit<Job>): boolean => request.result.length >= PIECE_BYTES;
+    this.small.add(
+      commits.filter((commit) => !isLarge(commit)),
+      isInteractive,
+    ); // before what takes long to send
+    for (const commit of commits) if (isLarge(commit)) this.writeNow(commit);
   }
 
   private writeNow(commit: Commit<Job>): void {
