@@ -74,7 +74,7 @@ export function isLoopbackHost(host: string): boolean {
 function isLoopback(name: string): boolean {
   switch (isIP(name)) {
     case 4:
-      return loopback.check(name, 'ipv4');
+      return name.startsWith('127.'); // asked with each request: a look into a BlockList took 2 % of its time
     case 6:
       return loopback.check(name, 'ipv6'); // addresses of IPv4 within IPv6 as well
     default:
