@@ -46,6 +46,13 @@ test('sim-device: every row comes back through the whole path as the simulated d
   expect(textsPerSecond).toBeGreaterThan(0);
 });
 
+test('http: every request is answered with as many vectors as texts, and every call of the official client', async () => {
+  const form = isNightly ? ['--seconds', '5', '--overload-seconds', '20'] : ['--seconds', '1', '--only', 'single'];
+  const { single, crowd } = await runBench('queue/http', '--report', ...form);
+  expect(single).toMatchObject({ p99_ms: expect.any(Number) });
+  expect(isNightly ? crowd : { failed: 0 }).toMatchObject({ failed: 0 });
+});
+
 test('interactive-wait: in simulated time an interactive text waits 1.5 batch times, bulk work keeps 0.9', async () => {
   expect(await runBench('queue/interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
 });

@@ -13,10 +13,12 @@ import { gzipSync } from 'node:zlib';
 import * as fc from 'fast-check';
 import { BadRequestError, OpenAI } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { makeApiKey } from '@shoal/core';
 import { programOf } from '@shoal/core/testing';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import type { Tokenizer } from '@shoal/core';
 import { parseMetrics, type Exposition } from '@shoal/ops/testing';
+import { FileApiKeys } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer, type ProducerOptions } from './producer.ts';
 import { producerOptions } from './testing/producer-options.ts';
@@ -362,10 +364,13 @@ describe('a bad request', () => {
 /** Calls at the same moment; so many more than there are turns that most have to wait for one. */
 const CROWD = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 1_500 : 300;
 
-test(`${CROWD} calls of the official client at once, with its defaults, are all answered by the worker`, async () => {
-  const crowded = await createProducer(options({ maxOpenRequests: 32, requestTimeoutMs: 60_000 }));
+test(`${CROWD} calls of the official client at once, with its defaults and a key, are all answered`, async () => {
+  const keys = new FileApiKeys(join(cacheDir, 'keys.json'));
+  const { text: apiKey, kept } = makeApiKey({ name: 'crowd', tenant: 'crowd' }, Date.now());
+  await keys.add(kept);
+  const crowded = await createProducer(options({ maxOpenRequests: 32, requestTimeoutMs: 60_000, keyFile: keys.place }));
   others.push(crowded);
-  const client = new OpenAI({ baseURL: `${crowded.url}/v1`, apiKey: 'none' });
+  const client = new OpenAI({ baseURL: `${crowded.url}/v1`, apiKey });
   const texts = Array.from({ length: CROWD }, (_, i) => `word ${i % 7}`);
   const answers = await Promise.all(texts.map((input) => client.embeddings.create({ model: MODEL, input })));
   const known = await Promise.all(texts.slice(0, 7).map((one) => vectorOf(one)));
