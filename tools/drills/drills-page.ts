@@ -1,0 +1,68 @@
+// docs/drills.md, made from the list of drills and from what their last runs left in results.json.
+
+import { readFileSync } from 'node:fs';
+import { runbookOf } from '../watch/rules-file.ts';
+import { DRILL_PLANS, WITHOUT_DRILL, type DrillPlan } from './drill-list.ts';
+
+/** What a run of a drill leaves. Times in seconds of the drill's clock, in which alerts come `SHORTENED` times earlier. */
+export interface DrillResult {
+  /** Day of the run, such as 2026-11-27. */
+  readonly date: string;
+  /** Alerts that fired, sorted. */
+  readonly raised: readonly string[];
+  /** From the fault to the last of them; left out where none was expected. */
+  readonly raisedAfterS?: number;
+  /** From the first command of the runbook, or the end of the fault, until no alert fires. */
+  readonly goneAfterS: number;
+  /** What `shoal fleet status` said meanwhile, the line that matters. */
+  readonly status?: string;
+}
+
+export type DrillResults = Readonly<Record<string, DrillResult>>;
+
+const RESULTS = new URL('results.json', import.meta.url);
+
+export function readDrillResults(): DrillResults {
+  return JSON.parse(readFileSync(RESULTS, 'utf8')) as DrillResults;
+}
+
+/** The page as Markdown. */
+export function drillsPage(results: DrillResults = readDrillResults()): string {
+  return `# Drills
+
+Incidents made on purpose: a real Valkey, workers on simulated devices, HTTP, the exporter, and a real Prometheus with the rules of
+\`infra/prometheus\`, in which every duration is divided by the same number. A drill makes its fault, waits until exactly the alerts that it expects fire and
+no other, looks at \`shoal fleet status\`, executes the commands of the [runbook](runbooks/README.md), and waits until nothing fires. Where no
+alert is expected, it waits for longer than the longest would take. The real durations are what the tests of \`infra/prometheus/tests\` use.
+
+| | what happens | alerts, exactly | cured by | last run |
+| --- | --- | --- | --- | --- |
+${DRILL_PLANS.map((plan) => row(plan, results[plan.number])).join('\n')}
+
+## Alerts without a drill
+
+Their series are replayed by \`promtool\` like all others.
+
+| alert | why not |
+| --- | --- |
+${Object.entries(WITHOUT_DRILL)
+  .map(([alert, reason]) => `| ${linkOf(alert)} | ${reason} |`)
+  .join('\n')}
+`;
+}
+
+function row({ number, title, alerts, cure }: DrillPlan, result: DrillResult | undefined): string {
+  const expected = alerts.length === 0 ? 'none' : alerts.map(linkOf).join(', ');
+  return `| ${number} | ${title} | ${expected} | ${cure === undefined ? 'itself' : `runbook of ${cure}`} | ${told(result)} |`;
+}
+
+function told(result: DrillResult | undefined): string {
+  if (result === undefined) return 'not yet';
+  const { date, raisedAfterS, goneAfterS, status } = result;
+  const raised = raisedAfterS === undefined ? 'silent' : `raised after ${raisedAfterS} s, gone after ${goneAfterS} s`;
+  return `${date}: ${raised}${status === undefined ? '' : `; \`${status}\``}`;
+}
+
+function linkOf(alert: string): string {
+  return `[${alert}](${runbookOf(alert).replace('docs/', '')})`;
+}
