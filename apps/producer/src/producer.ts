@@ -167,7 +167,7 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
   closers.push(() => bulk.close());
   const calls = new Calls({ catalogue: new Catalogue(models), bulk, reranker });
   const allowances = new Allowances(link, log);
-  const batches = options.batches && (await Batches.open(options.batches, { calls, allowances, log }));
+  const batches = options.batches && (await Batches.open(options.batches, { calls, allowances, metrics, log }));
   if (batches !== undefined) closers.push(() => batches.stop());
   const app = await createApp({
     models,

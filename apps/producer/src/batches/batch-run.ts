@@ -14,6 +14,7 @@ import type { Logger } from '@shoal/core';
 import type { Allowances } from '../access/allowances.ts';
 import { Problem } from '../problem.ts';
 import { LineProblem, endedLine, outputLine, parseLine, problemLine, type BatchLine } from './batch-lines.ts';
+import type { BatchCounts } from './batch-counts.ts';
 import type { BatchStore } from './batch-store.ts';
 import { rowsOf, tokensOf, type Call, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
@@ -27,6 +28,7 @@ export interface BatchRunParts {
   readonly calls: Calls;
   readonly inFlight: InFlight;
   readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
+  readonly counts: Pick<BatchCounts, 'stored' | 'lines' | 'ended'>;
   readonly maxLines: number;
   /** Seconds that output files are kept where the batch does not say; undefined: for good. */
   readonly keptSeconds: number | undefined;
@@ -110,6 +112,7 @@ export class BatchRun {
         errors,
         webhook: due(batch),
       }));
+      this.parts.counts.ended('failed');
       return false;
     }
     const [model] = models;
@@ -275,7 +278,7 @@ export class BatchRun {
     const { store } = this.parts;
     const { id, tenant } = this.held.record;
     const as = this.held.interrupted.signal.aborted ? 'cancelled' : 'expired';
-    const written = { out: '', err: '', completed: 0, failed: 0, tokens: 0 };
+    const written = { out: '', err: '', completed: 0, failed: 0, tokens: 0, ended: 0 };
     for (const { line, answer } of entries) {
       if (answer !== undefined && 'body' in answer) {
         written.out += outputLine(id, line, answer.body);
@@ -284,6 +287,7 @@ export class BatchRun {
       } else {
         written.err += answer === undefined ? endedLine(id, line, as) : problemLine(id, line, answer.problem);
         written.failed += 1;
+        if (answer === undefined) written.ended += 1;
       }
       if (entries.length > 1) await loopTurn();
     }
@@ -300,6 +304,10 @@ export class BatchRun {
         failed: batch.request_counts.failed + written.failed,
       },
     }));
+    const { counts } = this.parts;
+    counts.lines('completed', written.completed);
+    counts.lines('failed', written.failed - written.ended);
+    counts.lines(as, written.ended);
   }
 
   // ---- finalizing -------------------------------------------------------------------------------------------------
@@ -334,7 +342,10 @@ export class BatchRun {
         webhook: due(batch),
       };
     });
-    await this.parts.store.removeShards(this.held.record.tenant, this.held.record.id);
+    const { counts, store } = this.parts;
+    if (as !== 'completed') counts.lines(as, rest.lines);
+    counts.ended(as);
+    await store.removeShards(this.held.record.tenant, this.held.record.id);
   }
 
   /** Whether there was anything to write. */
@@ -359,6 +370,7 @@ export class BatchRun {
       ...(kept !== undefined && { expires_at: created + kept }),
     };
     await store.save('file', file, undefined); // who was killed here has written the same before
+    this.parts.counts.stored(file);
     return true;
   }
 

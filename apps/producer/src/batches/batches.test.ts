@@ -13,6 +13,7 @@ import type { Tokenizer } from '@shoal/core';
 import { simulatedVector } from '@shoal/core/sim';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { parseMetrics } from '@shoal/ops/testing';
 import { createProducer, type Producer } from '../producer.ts';
 import { batchSettings } from '../testing/batch-settings.ts';
 import { producerOptions } from '../testing/producer-options.ts';
@@ -181,6 +182,13 @@ describe('a batch', () => {
       purpose: 'batch_output',
       status: 'processed',
     });
+    const { value } = parseMetrics(await (await fetch(`${producer.url}/metrics`)).text());
+    const linesOfAll = ['completed', 'failed', 'cancelled'].map((outcome) =>
+      value('shoal_batch_lines_total', { outcome }),
+    );
+    expect(linesOfAll).toEqual([702, 3, 0]);
+    expect(value('shoal_batches_ended_total', { status: 'completed' })).toBe(1);
+    expect(value('shoal_batch_files_total', { purpose: 'batch_output' })).toBe(2);
   });
 
   test.each([

@@ -3,9 +3,11 @@
 import type { FastifyInstance } from 'fastify';
 import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
+import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
 import type { Allowances } from '../access/allowances.ts';
 import type { Around } from '../app-parts.ts';
 import { addBatchRoutes } from './batch-routes.ts';
+import { BatchCounts } from './batch-counts.ts';
 import { BatchStore } from './batch-store.ts';
 import type { Calls } from './calls.ts';
 import { DiskStorage } from './disk-storage.ts';
@@ -41,6 +43,7 @@ export interface BatchSettings {
 export interface BatchParts {
   readonly calls: Calls;
   readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
+  readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   readonly log: Logger;
 }
 
@@ -54,26 +57,19 @@ export class Batches {
   private readonly settings: BatchSettings;
   private readonly store: BatchStore;
   private readonly calls: Calls;
+  private readonly counts: BatchCounts;
   private readonly runner: Runner;
 
-  private constructor(settings: BatchSettings, storage: Storage, { calls, allowances, log }: BatchParts) {
+  private constructor(settings: BatchSettings, storage: Storage, { calls, allowances, metrics, log }: BatchParts) {
     this.settings = settings;
     this.store = new BatchStore(storage);
     this.calls = calls;
     const { webhooks, jobsInFlight, maxLines, leaseMs, lookMs } = settings;
     const { store, keptSeconds } = this;
-    this.runner = new Runner({
-      store,
-      calls,
-      allowances,
-      webhooks,
-      jobsInFlight,
-      maxLines,
-      keptSeconds,
-      log,
-      leaseMs,
-      lookMs,
-    });
+    this.counts = new BatchCounts(metrics);
+    const { counts } = this;
+    const limits = { jobsInFlight, maxLines, keptSeconds, leaseMs, lookMs };
+    this.runner = new Runner({ store, calls, allowances, counts, webhooks, ...limits, log });
   }
 
   /**
@@ -112,10 +108,10 @@ export class Batches {
   }
 
   async addRoutes(app: FastifyInstance, { gate, allowances }: Pick<Around, 'gate' | 'allowances'>): Promise<void> {
-    const { store, calls, settings, keptSeconds } = this;
+    const { store, calls, counts, settings, keptSeconds } = this;
     const { webhooks, maxFileBytes: maxBytes, maxOpenBatches, maxOpenJobs } = settings;
     const common = { webhooks, kick: (id?: string) => this.runner.kick(id) };
-    await addFileRoutes(app, store, gate, { maxBytes, keptSeconds });
+    await addFileRoutes(app, store, gate, { maxBytes, keptSeconds, counts });
     addBatchRoutes(app, store, { ...common, maxOpen: maxOpenBatches });
     addJobRoutes(app, store, gate, { ...common, maxOpen: maxOpenJobs, calls, allowances });
   }

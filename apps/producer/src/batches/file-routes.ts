@@ -8,6 +8,7 @@ import { callerOf } from '../access/caller.ts';
 import { checkedBody, missing, oneOf, shown } from '../body-fields.ts';
 import type { Gate } from '../gate.ts';
 import { Problem, callerLeft, invalid, overloaded } from '../problem.ts';
+import type { BatchCounts } from './batch-counts.ts';
 import type { BatchStore } from './batch-store.ts';
 import { EXPIRES, MAX_FILES_PAGE, config, noSuch, parseExpiresAfter, parseListQuery } from './fields.ts';
 import {
@@ -20,6 +21,7 @@ import {
 import { newId, nowSeconds, shownFile, type FileRecord } from './records.ts';
 
 export interface FileRoutesOptions {
+  readonly counts: Pick<BatchCounts, 'stored'>;
   readonly maxBytes: number;
   /** Seconds that a file is kept where its upload does not say; undefined: for good. */
   readonly keptSeconds: number | undefined;
@@ -59,7 +61,9 @@ export async function addFileRoutes(
       throw overloaded('too_many_uploads', `${MOST_UPLOADS} files are being uploaded; try again`, RETRY_UPLOAD_SECONDS);
     uploads += 1;
     try {
-      return shownFile(await upload(request, store, options));
+      const stored = await upload(request, store, options);
+      options.counts.stored(stored);
+      return shownFile(stored);
     } finally {
       uploads -= 1;
     }

@@ -7,6 +7,7 @@ import { randomUUID } from 'node:crypto';
 import type { Logger } from '@shoal/core';
 import type { Allowances } from '../access/allowances.ts';
 import { BatchRun } from './batch-run.ts';
+import type { BatchCounts } from './batch-counts.ts';
 import type { BatchStore, ToDo } from './batch-store.ts';
 import type { Calls } from './calls.ts';
 import { Held, LeaseLost, type LeaseTerms } from './held.ts';
@@ -19,6 +20,7 @@ export interface RunnerOptions {
   readonly store: BatchStore;
   readonly calls: Calls;
   readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
+  readonly counts: BatchCounts;
   readonly webhooks: WebhookOptions;
   /** Jobs of the queue, of 64 rows, that all batches and jobs of this process may have there. */
   readonly jobsInFlight: number;
@@ -46,6 +48,7 @@ export class Runner {
   private readonly stopping = new AbortController();
   private readonly running = new Map<string, Promise<void>>();
   private readonly counts = { batch: 0, job: 0 };
+  private readonly heldBatches = new Set<Held<'batch'>>();
   /** Whose batch or job each of the running ones is. */
   private readonly owners = new Map<string, string>();
   /** When what is somebody else's, or failed, or has its next notice later, is looked at again (epoch ms). */
@@ -60,6 +63,7 @@ export class Runner {
     this.options = options;
     const { jobsInFlight, leaseMs = LEASE_MS, log } = options;
     this.inFlight = new InFlight(jobsInFlight);
+    options.counts.watch(() => [...this.heldBatches].map(({ record }) => record.status));
     this.lease = { owner: `${hostname()}-${process.pid}-${randomUUID().slice(0, 8)}`, leaseMs, log };
   }
 
@@ -167,9 +171,10 @@ export class Runner {
   }
 
   private runBatch(held: Held<'batch'>): Promise<void> {
-    const { store, calls, allowances, maxLines, keptSeconds, log } = this.options;
-    const parts = { store, calls, inFlight: this.inFlight, allowances, maxLines, keptSeconds, log };
-    return new BatchRun(parts, held, this.stopping.signal).run();
+    const { store, calls, allowances, counts, maxLines, keptSeconds, log } = this.options;
+    const parts = { store, calls, inFlight: this.inFlight, allowances, counts, maxLines, keptSeconds, log };
+    this.heldBatches.add(held);
+    return new BatchRun(parts, held, this.stopping.signal).run().finally(() => this.heldBatches.delete(held));
   }
 
   private runJob(held: Held<'job'>): Promise<void> {
@@ -196,6 +201,7 @@ export class Runner {
     } as const;
     if (!isDelivered) log.warn({ id, attempts, error, nextMs: next.nextMs }, 'a webhook was not taken');
     await held.end((record) => Object.assign({}, record, { webhook: next }));
+    this.options.counts.notice(state);
     if (next.nextMs !== undefined) this.later.set(id, next.nextMs);
   }
 

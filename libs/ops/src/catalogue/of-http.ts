@@ -38,6 +38,42 @@ export const OF_HTTP = {
   },
   shoal_http_texts_total: { type: 'counter', unit: 'texts', help: 'Inputs of answered requests.', labels: {} },
   shoal_http_tokens_total: { type: 'counter', unit: 'tokens', help: 'Real tokens of answered requests.', labels: {} },
+  shoal_batches: {
+    type: 'gauge',
+    unit: 'batches',
+    help: 'Batches that this process works on, by state. Those that wait for a process are none of them.',
+    labels: { state: ['validating', 'in_progress', 'finalizing', 'cancelling'] },
+  },
+  shoal_batches_ended_total: {
+    type: 'counter',
+    unit: 'batches',
+    help: 'Batches that ended: failed is one whose input could not be taken; lines that failed end none.',
+    labels: { status: ['completed', 'failed', 'expired', 'cancelled'] },
+  },
+  shoal_batch_lines_total: {
+    type: 'counter',
+    unit: 'lines',
+    help: 'Lines of batches that have their answer or, failed, expired and cancelled, their place in the error file.',
+    labels: { outcome: ['completed', 'failed', 'expired', 'cancelled'] },
+  },
+  shoal_batch_files_total: {
+    type: 'counter',
+    unit: 'files',
+    help: 'Files that were stored: uploads (batch), and outputs and error files of batches (batch_output).',
+    labels: { purpose: ['batch', 'batch_output'] },
+  },
+  shoal_batch_file_bytes_total: {
+    type: 'counter',
+    unit: 'bytes',
+    help: 'What these files have.',
+    labels: { purpose: ['batch', 'batch_output'] },
+  },
+  shoal_webhook_deliveries_total: {
+    type: 'counter',
+    unit: 'calls',
+    help: 'Notices of ended batches and jobs: taken (delivered), to be sent again (not_taken), or given up after the last attempt.',
+    labels: { outcome: ['delivered', 'not_taken', 'given_up'] },
+  },
   shoal_jobs_added_total: {
     type: 'counter',
     unit: 'jobs',
