@@ -35,7 +35,8 @@ const ran = new Set<string>();
 beforeAll(async () => {
   if (isNightly) clients = await installClients(cacheDir);
   server = await startTestServer();
-  environment = { ...process.env, REDIS_URL: server.url, SHOAL_MODEL: 'minilm' };
+  const PYTHONPATH = join(HERE, '../clients/python/src');
+  environment = { ...process.env, REDIS_URL: server.url, SHOAL_MODEL: 'minilm', PYTHONPATH };
   await start('cpu-worker');
   if (!isNightly) return;
   environment['SHOAL_URL'] = await start('producer');
@@ -101,6 +102,19 @@ function write(name: string, text: string): string {
   return join(folder, name);
 }
 
+/** What `shoal embed` makes of three texts: ids r0, r1 and r2. */
+async function embeddedRows(): Promise<string> {
+  const lines = ['The ship left.', 'Invoices are due within thirty days.', 'The vessel sailed.'];
+  const records = lines.map((text, at) => `${JSON.stringify({ id: `r${at}`, text })}\n`).join('');
+  const { main, execArgv } = programOf('cli');
+  const shoal = [process.execPath, ...execArgv, main].join(' ');
+  const [jsonl, parquet] = [write('rows.jsonl', records), join(folder, 'rows.parquet')];
+  Object.assign(environment, { SHOAL: shoal, SHOAL_CACHE_DIR: cacheDir });
+  const env = environment;
+  await promisify(execFile)('sh', ['-c', `${shoal} embed "${jsonl}" --with-text -o "${parquet}"`], { env });
+  return parquet;
+}
+
 test('node-sdk ranks texts by a question', async () => {
   expect((await run('node-sdk.mjs')).stdout).toMatch(RANKED);
 });
@@ -164,6 +178,7 @@ describe.runIf(isNightly)('with packages of others, or over HTTP', () => {
     ['litellm_embedding.py', VECTORS],
     ['ai-sdk.mjs', RANKED],
     ['plain_bullmq.py', /^3 rows of 384 dimensions from minilm@/],
+    ['python_client.py', /^0\.\d{3} Invoices[\s\S]*\(3, 384\) completed\n$/],
   ])('%s', async (name, printed) => {
     expect((await run(name)).stdout).toMatch(printed);
   });
@@ -186,20 +201,20 @@ describe.runIf(isNightly)('with packages of others, or over HTTP', () => {
     const postgres = new PostgresServer();
     try {
       await postgres.open();
-      const lines = ['The ship left.', 'Invoices are due within thirty days.', 'The vessel sailed.'];
-      const records = lines.map((text, at) => `${JSON.stringify({ id: `r${at}`, text })}\n`).join('');
-      const { main, execArgv } = programOf('cli');
-      const shoal = [process.execPath, ...execArgv, main].join(' ');
-      const [jsonl, parquet] = [write('rows.jsonl', records), join(folder, 'rows.parquet')];
-      Object.assign(environment, { SHOAL: shoal, SHOAL_CACHE_DIR: cacheDir });
+      const parquet = await embeddedRows();
       environment['PATH'] = `${postgres.programs}:${environment['PATH']}`;
-      await promisify(execFile)('sh', ['-c', `${shoal} embed "${jsonl}" --with-text -o "${parquet}"`], {
-        env: environment,
-      });
       const { stdout } = await run('parquet-pgvector.sh', parquet, `${postgres.url}/docs`, 'r0');
       expect(stdout).toMatch(/r2\s*\|\s*The vessel sailed\.[\s\S]*r1/);
     } finally {
       await postgres.close();
+    }
+  });
+
+  test('parquet_lancedb.py fills a table, has each row once when it runs again, and finds the nearest', async () => {
+    const parquet = await embeddedRows();
+    for (let times = 0; times < 2; times++) {
+      const { stdout } = await run('parquet_lancedb.py', parquet, 'r0');
+      expect(stdout).toMatch(/^3 rows\n0\.000 r0 The ship left\.\n\d\.\d{3} r2 The vessel sailed\.\n\d\.\d{3} r1 /);
     }
   });
 

@@ -6,16 +6,18 @@ import re
 import struct
 import unittest
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from shoal import ERROR_CODES, ShoalError
+from shoal import ERROR_CODES, Shoal, ShoalError
 from shoal._formats import (
     Header,
     checked_queries,
     decode_rankings,
     decode_vectors,
-    encode_queries,
+    encode_compared,
     encode_query_texts,
     encode_texts,
     fingerprint_of,
@@ -25,7 +27,8 @@ from shoal._formats import (
 )
 from shoal._keys import check_job_id, embed_queue, stored_name
 from shoal.errors import parse_failed_reason
-from shoal._requests import Cutter, ModelName, chunks_of, text_of
+from shoal._requests import Cutter, ModelName, checked_terms, chunks_of, text_of
+from shoal._similarity import _number, checked_spread, spread_job
 
 
 def result(dtype: int, rows: int, dims: int, body: bytes, flags: int = 0) -> bytes:
@@ -43,9 +46,34 @@ class Inputs(unittest.TestCase):
             pairs.hex(), "534849310103000002000000000000000200000007000000070000006869" "68656c6c6f"
         )
         self.assertEqual(fingerprint_of(["rerank", "bge-reranker@8c2f9a417d03", "end"], pairs), "830217e068312bfd")
-        queries = encode_queries(np.array([[1, 0]], dtype=np.float32))
+        queries = encode_compared(np.array([[1, 0]], dtype=np.float32))
         self.assertEqual(queries.hex(), "53485131010000000100000002000000e6e4e358000000000000803f00000000")
         self.assertEqual(fingerprint_of(["topk", "docs@3", "cosine", 10], queries), "02611244cd9f1233")
+        terms = checked_terms(
+            tenant="t", request_id="r", has_own_id=True, class_=None, truncate="end", deadline=None, timeout=None,
+            result_ttl=None, meta=None,
+        )
+        spread = spread_job(
+            "t~r", "links", [[7], [1, 2]], checked_spread(10, 3, 0.5, 0), terms=terms, reply="{shoal}:reply:x"
+        )
+        self.assertEqual(spread.fingerprint, "69fc3466f1500765")
+
+    def test_numbers_are_written_as_the_sdk_writes_them(self) -> None:
+        for value, text in ((3.0, "3"), (0.5, "0.5"), (1e-07, "1e-7"), (1e-05, "0.00001"), (1e21, "1e+21"), (1e20, "1" + "0" * 20)):
+            self.assertEqual(_number(value), text)
+
+    def test_an_option_that_there_is_not_is_refused_by_its_name(self) -> None:
+        shoal = Shoal("redis://127.0.0.1:1", model="x")
+        self.addCleanup(shoal.close)
+        calls: list[Callable[[], Any]] = [
+            lambda: shoal.embed(["a"], dim=5),  # type: ignore[call-arg]
+            lambda: shoal.embed_stream(["a"], job_id="a"),  # type: ignore[call-overload]
+            lambda: shoal.submit(["a"], timeout=5),  # type: ignore[call-arg]
+            lambda: shoal.search("docs", ["a"], top_k=5),  # type: ignore[call-arg]
+        ]
+        for call, name in zip(calls, ("dim", "job_id", "timeout", "top_k"), strict=True):
+            with self.assertRaisesRegex(TypeError, f"unexpected keyword argument '{name}'"):
+                call()
 
     def test_halves_of_surrogate_pairs_become_the_replacement_character_and_whole_pairs_stay(self) -> None:
         self.assertEqual(well_formed("a\ud800b"), "a\ufffdb")

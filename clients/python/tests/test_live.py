@@ -53,6 +53,14 @@ class Embedding(unittest.IsolatedAsyncioTestCase):
             await work
         return raised.exception.code
 
+    async def test_the_request_of_a_call_goes_with_its_job_and_a_wrong_one_is_refused(self) -> None:
+        job_id, trace = new_id(), {"requestId": "req-7", "traceparent": f"00-{'4b' * 16}-{'f0' * 8}-01"}
+        await self.shoal.embed(["whose"], job_id=job_id, tenant="acme/alice", trace=cast(Any, trace))
+        data = redis.from_url(URL).hget(f"{{shoal}}:embed-{NAME}:acme/alice~{job_id}", "data")
+        self.assertEqual({**json.loads(cast(bytes, data)), **{"trace": trace, "v": 2}}, json.loads(cast(bytes, data)))
+        with self.assertRaisesRegex(ValueError, "trace has 'requestId': 'two words'"):
+            await self.shoal.embed(["whose"], trace={"requestId": "two words"})
+
     async def test_vectors_have_the_bits_that_the_sdk_gives_in_every_form(self) -> None:
         for dtype in DTYPES:
             found = await self.shoal.embed(TEXTS, dtype=dtype)

@@ -48,6 +48,47 @@ class Others(unittest.TestCase):
                 self.shoal.search(collection, queries, k=k)
             self.assertEqual(raised.exception.code, code)
 
+    def test_chosen_rows_are_scored_as_numpy_scores_them(self) -> None:
+        queries = ROWS[:70] + 0.01
+        candidates = [[at, (at + 7) % len(ROWS), (at + 91) % len(ROWS)] for at in range(70)]
+        found = self.shoal.rescore("docs", queries, candidates, k=2)
+        for at, ranking in enumerate(found):
+            rows = ROWS[candidates[at]]
+            scores = rows @ queries[at] / np.linalg.norm(rows, axis=1) / np.linalg.norm(queries[at])
+            np.testing.assert_allclose(ranking.scores, np.sort(scores)[::-1][:2], atol=1e-5)
+            self.assertEqual(int(ranking.ids[0]), candidates[at][int(scores.argmax())])
+        with self.assertRaises(ShoalError) as raised:
+            self.shoal.rescore("docs", queries, [[10**6]] * 70)
+        self.assertEqual(raised.exception.code, "SEARCH_INVALID")
+        with self.assertRaisesRegex(ShoalError, "there are 1 lists of candidates for 70 queries"):
+            self.shoal.rescore("docs", queries, [[1]])
+
+    def test_every_score_of_vectors_texts_and_collections(self) -> None:
+        def unit(rows: Any) -> Any:
+            return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+        found = self.shoal.cosine(ROWS[:70], ROWS[100:109])
+        np.testing.assert_allclose(np.asarray(found), unit(ROWS[:70]) @ unit(ROWS[100:109]).T, atol=1e-5)
+        self.assertIsNone(found.collection)
+        whole = self.shoal.cosine(ROWS[:3], collection="docs", metric="dot")
+        np.testing.assert_allclose(whole.values, ROWS[:3] @ ROWS.T, atol=1e-4)
+        self.assertEqual(whole.collection, "docs@1")
+        texts = self.shoal.cosine(["the sea"], ["the sea", "a harbour"])
+        self.assertEqual((texts.values.shape, round(float(texts.values[0, 0]), 4)), ((1, 2), 1.0))
+        with self.assertRaisesRegex(TypeError, "give one"):
+            self.shoal.cosine(ROWS[:1])
+
+    def test_activation_spreads_from_seeds(self) -> None:
+        found = self.shoal.spread("links", [[0], [(1, 4.0)]], k=3, steps=2, decay=0.5)
+        self.assertEqual([[int(id) for id in one.ids] for one in found], TOLD["spread"]["ids"])
+        for one, scores in zip(found, TOLD["spread"]["scores"], strict=True):
+            np.testing.assert_allclose(one.scores, scores, atol=1e-6)
+        again = self.shoal.spread("links", [[0]], k=1, decay=1e-07, threshold=0, job_id=str(uuid.uuid4()))
+        self.assertEqual(len(again), 1)  # the worker makes the same fingerprint of these numbers
+        with self.assertRaises(ShoalError) as raised:
+            self.shoal.spread("links", [[99]], k=1)
+        self.assertEqual(raised.exception.code, "GRAPH_INVALID")
+
     def test_texts_are_embedded_first_and_have_to_fit_the_collection(self) -> None:
         with self.assertRaises(ShoalError) as raised:
             self.shoal.search("docs", ["the sea"], k=1)

@@ -20,7 +20,7 @@ import { programOf } from '@shoal/core/testing';
 import { importModel, openModel, type StoredModel } from '@shoal/models';
 import { madeModel } from '@shoal/models/testing';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
-import { createCollection } from '@shoal/similarity';
+import { createCollection, graphFromEdges, saveGraph } from '@shoal/similarity';
 import { installPython, pythonOf } from './python-venv.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
@@ -155,13 +155,20 @@ describe.skipIf(!isNightly)('the Python client, at night', () => {
     writeFileSync(join(folder, 'rows.bin'), new Uint8Array(vectors.buffer));
     const others = { SHOAL_CACHE_DIR: cacheDir, SHOAL_THREADS: '1' };
     await startWorker({ ...others, SHOAL_MODEL: RERANKER });
+    const edges = { from: Uint32Array.of(0, 1, 2), to: Uint32Array.of(1, 2, 3), weight: Float32Array.of(1, 1, 0.5) };
+    await saveGraph(join(cacheDir, 'collections'), 'links', graphFromEdges(edges));
     await startWorker({ ...others, SHOAL_KIND: 'similarity' });
     const client = await ShoalClient.connect({ redisUrl: server.url, model: MODEL });
+    const reached = await client.spread('links', [[0], [[1, 4]]], { k: 3, steps: 2, decay: 0.5 });
+    const spread = {
+      ids: reached.map(({ ids }) => Array.from(ids, Number)),
+      scores: reached.map(({ scores }) => [...scores]),
+    };
     const documents = TEXTS.filter((text) => text.length > 0 && text.length < 200).slice(0, 70);
     const { scores, ranked } = await client.rerank({ model: RERANKER, query: 'the sea at night', documents, topN: 5 });
     await client.close();
     const expected = { documents, scores: [...scores], ranked };
-    const said = await run(['-m', 'unittest', 'tests/test_night.py'], { reranker: RERANKER, dims, expected });
+    const said = await run(['-m', 'unittest', 'tests/test_night.py'], { reranker: RERANKER, dims, expected, spread });
     expect(said).toMatch(/Ran \d+ tests[^]*OK/);
   });
 

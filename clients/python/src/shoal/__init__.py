@@ -6,7 +6,7 @@
 """
 
 from ._formats import Dtype
-from ._requests import JobClass, Meta, Metric, Moment, Seconds, Truncate
+from ._requests import JobClass, Meta, Metric, Moment, Seconds, Trace, Truncate
 from ._results import (
     EmbeddedBlock,
     EmbeddedRow,
@@ -15,6 +15,7 @@ from ._results import (
     JobStatus,
     Ranking,
     Reranked,
+    Scores,
     SearchResult,
     SkippedBlock,
     SkippedRow,
@@ -46,12 +47,14 @@ __all__ = [
     "Moment",
     "Ranking",
     "Reranked",
+    "Scores",
     "SearchResult",
     "Seconds",
     "Shoal",
     "ShoalError",
     "SkippedBlock",
     "SkippedRow",
+    "Trace",
     "Truncate",
     "Waiting",
 ]

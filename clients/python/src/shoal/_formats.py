@@ -21,6 +21,7 @@ from .errors import ShoalError
 Dtype = Literal["f32", "f16", "i8", "binary"]
 ResultDtype = Literal["f32", "f16", "i8", "binary", "ranking"]
 Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.uint64]
 
 HEADER_BYTES: Final = 32
 MAX_ROWS_PER_JOB: Final = 256
@@ -59,17 +60,23 @@ def _shi1(form: int, rows: int, parts: list[bytes]) -> bytes:
     return b"".join([b"SHI1", struct.pack("<BBHI", 1, form, 0, rows), offsets.tobytes(), *parts])
 
 
-def encode_queries(queries: Floats) -> bytes:
-    """SHQ1 of queries, rows × dims."""
-    rows, dims = queries.shape
-    body = np.ascontiguousarray(queries, dtype="<f4").tobytes()
-    return b"".join([b"SHQ1", struct.pack("<B3xIII4x", 1, rows, dims, zlib.crc32(body)), body])
+def encode_compared(
+    queries: Floats, against: Floats | None = None, candidates: Sequence[Ids] | None = None
+) -> bytes:
+    """SHQ1 of queries, rows × dims, of the vectors that they are compared with, and of the row ids of each query."""
+    matrices = [queries] if against is None else [queries, against]
+    parts = [np.ascontiguousarray(matrix, dtype="<f4").tobytes() for matrix in matrices]
+    for ids in candidates or ():
+        parts += [struct.pack("<I", len(ids)), np.ascontiguousarray(ids, dtype="<u8").tobytes()]
+    body = b"".join(parts)
+    rows = sum(len(matrix) for matrix in matrices)
+    return b"".join([b"SHQ1", struct.pack("<B3xIII4x", 1, rows, queries.shape[1], zlib.crc32(body)), body])
 
 
-def fingerprint_of(head: Sequence[Any], payload: bytes) -> str:
+def fingerprint_of(head: Sequence[Any] | str, payload: bytes) -> str:
     """First 16 hex digits of sha256 over one line of JSON and the bytes of the input."""
-    line = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
-    return hashlib.sha256(line + b"\n" + payload).hexdigest()[:16]
+    line = head if isinstance(head, str) else json.dumps(head, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(line.encode() + b"\n" + payload).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,6 @@ from typing import Any, Final, Generic, Literal, TypeVar
 from ._formats import (
     MAX_ROWS_PER_JOB,
     Dtype,
-    Floats,
-    encode_queries,
     encode_query_texts,
     encode_texts,
     fingerprint_of,
@@ -28,6 +27,7 @@ JobClass = Literal["interactive", "bulk"]
 Truncate = Literal["end", "error"]
 Metric = Literal["cosine", "dot", "l2"]
 Meta = Mapping[str, Any]
+Trace = Mapping[Literal["requestId", "traceparent", "tracestate"], str]
 Seconds = float | timedelta
 Moment = datetime | float
 
@@ -39,8 +39,12 @@ _MOST_INLINE_BYTES: Final = 4_096
 _MOST_JOB_UNITS: Final = 1 << 20
 _DIMENSION_BYTES: Final[dict[str, float]] = {"f32": 4, "f16": 2, "i8": 1, "binary": 0.125}
 _MOST_META_BYTES: Final = 2_048
+_TRACE: Final = {
+    "requestId": r"[A-Za-z0-9_.:@/+=-]{1,128}",
+    "traceparent": r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}",
+    "tracestate": r"[ -~]{1,512}",
+}
 _LONGEST_TTL_S: Final = 30 * 86_400
-QUERIES_PER_JOB: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Terms:
     timeout_s: float | None
     result_ttl_ms: int | None
     meta: Meta | None
+    trace: Trace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ def checked_terms(
     timeout: Seconds | None,
     result_ttl: Seconds | None,
     meta: Meta | None,
+    trace: Trace | None = None,
 ) -> Terms:
     """Raises ValueError for a value that cannot be."""
     check_tenant(tenant)
@@ -125,11 +131,14 @@ def checked_terms(
         timeout_s=seconds("timeout", timeout),
         result_ttl_ms=None if ttl is None else round(ttl * 1_000),
         meta=_checked_meta(meta),
+        trace=_checked_trace(trace),
     )
 
 
-def checked_output(prompt: str | None, dtype: Dtype, dimensions: int | None, normalize: bool | None) -> Output:
-    """Raises ValueError for a value that cannot be."""
+def checked_output(options: Mapping[str, Any]) -> Output:
+    """Of the options of a call for vectors. Raises ValueError for a value that cannot be."""
+    prompt, dimensions = options.get("prompt"), options.get("dimensions")
+    dtype, normalize = options.get("dtype", "f32"), options.get("normalize")
     _one_of("dtype", dtype, ("f32", "f16", "i8", "binary"))
     _one_of("normalize", normalize, (None, True, False))
     if prompt is not None and not (isinstance(prompt, str) and 1 <= len(prompt) <= 128):
@@ -149,6 +158,18 @@ def _checked_meta(meta: Meta | None) -> Meta | None:
     if not isinstance(meta, Mapping) or found > _MOST_META_BYTES:
         raise ValueError(f"meta has {found} bytes as JSON; it is a mapping of at most {_MOST_META_BYTES}")
     return dict(meta)
+
+
+def _checked_trace(trace: Trace | None) -> Trace | None:
+    if trace is None:
+        return None
+    for name, value in trace.items():
+        if name not in _TRACE or not isinstance(value, str) or re.fullmatch(_TRACE[name], value) is None:
+            raise ValueError(
+                f"trace has {name!r}: {value!r:.80}; it has requestId, up to 128 of A-Z a-z 0-9 _ . : @ / + = -, and W3C's "
+                "traceparent and tracestate"
+            )
+    return dict(trace)
 
 
 def check_tenant(tenant: object) -> None:
@@ -260,8 +281,13 @@ def class_for(texts: int, kind: Literal["texts", "documents"] = "texts") -> JobC
     return "interactive" if texts <= (_INTERACTIVE_TEXTS if kind == "texts" else _INTERACTIVE_DOCUMENTS) else "bulk"
 
 
+def terms_version(terms: Terms) -> Literal[1, 2]:
+    """Of jobs; 2 for fields that workers of 0.1.0 do not know."""
+    return 1 if terms.meta is None and terms.trace is None else 2
+
+
 def embed_version(terms: Terms, output: Output) -> Literal[1, 2]:
-    return 2 if terms.meta is not None else output.version
+    return max(terms_version(terms), output.version)
 
 
 def embed_job(
@@ -272,7 +298,7 @@ def embed_job(
     payload = encode_texts(texts)
     head: list[Any] = [model, output.prompt, terms.truncate, output.dtype, output.dimensions]
     fingerprint = fingerprint_of([*head, "normalize"] if output.normalize else head, payload)
-    data = _common(terms, embed_version(terms, output), fingerprint, reply)
+    data = common_fields(terms, embed_version(terms, output), fingerprint, reply)
     if output.prompt is not None:
         data["prompt"] = output.prompt
     wanted: dict[str, Any] = {} if output.dtype == "f32" else {"dtype": output.dtype}
@@ -306,7 +332,7 @@ def rerank_job(
     check_job_id(job_id)
     payload = encode_query_texts(query, texts)
     fingerprint = fingerprint_of(["rerank", model, terms.truncate], payload)
-    data = _common(terms, 2, fingerprint, reply)
+    data = common_fields(terms, 2, fingerprint, reply)
     is_inline = len(payload) <= _MOST_INLINE_BYTES
     if is_inline:
         data.update({"query": query, "texts": list(texts)})
@@ -327,45 +353,7 @@ def rerank_job(
     )
 
 
-def topk_job(
-    job_id: str,
-    collection: str,
-    queries: Floats,
-    *,
-    k: int,
-    metric: Metric,
-    names: bool,
-    terms: Terms,
-    reply: str,
-) -> NewJob:
-    """``queries``: 1 to 256 rows of finite numbers."""
-    check_job_id(job_id)
-    rows, dims = queries.shape
-    payload = encode_queries(queries)
-    head: list[Any] = ["topk", collection, metric, k]
-    fingerprint = fingerprint_of([*head, "names"] if names else head, payload)
-    data = _common(terms, 1, fingerprint, reply)
-    is_interactive = (terms.class_ or class_for(rows)) == "interactive"
-    data["class"] = "interactive" if is_interactive else "bulk"
-    data.update({"collection": collection, "k": k, "metric": metric, "queries": {"key": {"rows": rows, "dims": dims}}})
-    if names:
-        data["names"] = True
-    return NewJob(
-        job_id=job_id,
-        name="topk",
-        data=data,
-        input=payload,
-        fingerprint=fingerprint,
-        tenant=terms.tenant,
-        is_interactive=is_interactive,
-        rows=rows,
-        payload_bytes=len(payload),
-        dimension_bytes=4,
-        dimensions=1 + 3 * k,
-    )
-
-
-def _common(terms: Terms, version: int, fingerprint: str, reply: str) -> dict[str, Any]:
+def common_fields(terms: Terms, version: int, fingerprint: str, reply: str) -> dict[str, Any]:
     data: dict[str, Any] = {"v": version, "fingerprint": fingerprint, "tenant": terms.tenant, "reply": reply}
     if terms.class_ is not None:
         data["class"] = terms.class_
@@ -375,14 +363,11 @@ def _common(terms: Terms, version: int, fingerprint: str, reply: str) -> dict[st
         data["resultTtlMs"] = terms.result_ttl_ms
     if terms.meta is not None:
         data["meta"] = terms.meta
+    if terms.trace is not None:
+        data["trace"] = terms.trace
     if terms.truncate == "error":
         data["truncate"] = "error"
     return data
-
-
-def check_k(k: object) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= 1_000_000:
-        raise ValueError(f"k is {k!r}; it is a whole number from 1 to 1000000")
 
 
 def check_job_texts(job_texts: object) -> None:

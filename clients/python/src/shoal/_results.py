@@ -145,6 +145,24 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Every score of queries with what they were compared with. ``np.asarray(scores)`` is ``values``."""
+
+    values: Floats
+    """queries × rows of the collection, or of the other vectors."""
+    collection: str | None
+    """name@version that was searched; None where vectors were compared with vectors."""
+    collection_model: str | None
+    """name@revision of what made its rows, where that is known."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.values.astype(dtype or np.float32, copy=bool(copy))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SearchResult(Sequence[Ranking]):
     """A ranking for each query, in order."""
 

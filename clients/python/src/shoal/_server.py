@@ -192,6 +192,11 @@ def _translate(error: Exception) -> Exception:
     return error
 
 
+def main_tenant(tenant: str) -> str:
+    """The tenant whose room a user of it shares: what is before the first "/"."""
+    return tenant.partition("/")[0] or tenant
+
+
 class QueueServer:
     """What a producer and reader of one queue asks of its server. Every call may be repeated."""
 
@@ -221,7 +226,7 @@ class QueueServer:
         wanted: list[Any] = []
         for job in jobs:
             kind = "i" if job.is_interactive else "b"
-            wanted += [job.job_id, job.tenant, kind, job.rows, job.payload_bytes + 1_024]
+            wanted += [job.job_id, main_tenant(job.tenant), kind, job.rows, job.payload_bytes + 1_024]
             wanted += [job.dimension_bytes, job.dimensions]
         reply = await self._run(_scripts.ADMIT_JOBS, keys, [*head, _UNKNOWN_DIMS, int(is_forced), *wanted])
         return Refusal(int(reply[0]), int(reply[1]), _text(reply[2]))

@@ -6,48 +6,55 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 from redis.asyncio import Redis
 
-from ._formats import Dtype, Floats, checked_queries, decode_rankings, decode_vectors, well_formed
+from ._formats import Floats, checked_queries, well_formed
 from ._jobs import Delivery, Patience, QueueLine
 from ._keys import DEFAULT_PREFIX, SIMILARITY_QUEUE, Keys, check_job_id, embed_queue, rerank_queue
+from ._options import (
+    CosineOptions,
+    EmbedOptions,
+    RankingOptions,
+    RerankOptions,
+    SpreadOptions,
+    StreamOptions,
+    SubmitOptions,
+    VectorTerms,
+    refuse_unknown,
+)
 from ._requests import (
-    QUERIES_PER_JOB,
     SUBMITTED_TTL_MS,
-    Chunk,
-    Cutter,
     JobClass,
-    Meta,
-    Metric,
     ModelName,
-    Moment,
     Output,
     Seconds,
     Terms,
-    Truncate,
     check_job_texts,
-    check_k,
     check_tenant,
     check_texts,
-    chunks_of,
     checked_output,
     checked_terms,
+    chunks_of,
     class_for,
-    embed_job,
     embed_version,
-    rerank_job,
     seconds,
     seconds_left,
     text_of,
-    topk_job,
 )
 from ._results import (
     EmbeddedBlock,
@@ -56,35 +63,35 @@ from ._results import (
     JobStatus,
     Ranking,
     Reranked,
+    Scores,
     SearchResult,
     SkippedBlock,
-    SkippedRow,
 )
-from ._server import CancelOutcome, NewJob, Worker, open_redis
+from ._runs import Run, embeddings_of, joined, readable, refuse_unserved, within
+from ._server import CancelOutcome, open_redis
+from ._similarity import (
+    Asking,
+    Question,
+    check_k,
+    checked_candidates,
+    checked_metric,
+    checked_seeds,
+    checked_spread,
+    read_rankings,
+    read_scores,
+    texts_in,
+)
 from ._submitted import Submitted, submit
 from ._waiting import Waiting
-from .errors import ErrorCode, ShoalError
+from .errors import ShoalError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Item = TypeVar("Item")
-Value = TypeVar("Value")
+Answer = TypeVar("Answer")
 
-# Failures that are not about one job: the next job would meet them too, so they are never skipped.
-FATAL: Final[frozenset[ErrorCode]] = frozenset(
-    {
-        "QUEUE_UNREACHABLE",
-        "QUEUE_FULL",
-        "QUEUE_REFUSES_WRITES",
-        "QUEUE_DAMAGED",
-        "ADMISSION_REFUSED",
-        "QUEUE_UNSAFE",
-        "INTERRUPTED",
-        "TOKENIZER_MISMATCH",
-        "FINGERPRINT_MISMATCH",
-        "NOT_SERVED",
-        "DEADLINE_PASSED",
-    }
-)
-_EXPLAINED_WITHIN_S: Final = 0.5
+DEFAULT_K: Final = 10
 
 
 class AsyncShoal:
@@ -163,19 +170,7 @@ class AsyncShoal:
     async def embed(
         self,
         texts: Iterable[str],
-        *,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        job_id: str | None = None,
+        **options: Unpack[EmbedOptions],
     ) -> Embeddings:
         """Vectors of ``texts``, in order: any number of them, also a column of pandas or pyarrow.
 
@@ -188,27 +183,24 @@ class AsyncShoal:
         ``class_``: "interactive" or "bulk"; default by size. ``timeout``, seconds or a timedelta: how long the call
         may take. ``deadline``: the same as a moment; jobs that are not begun by then never run. ``result_ttl``: how
         long the result may lie unread. ``meta``: fields of your own in every job, up to 2,048 bytes as JSON, for who
-        looks at the queue; needs workers later than 0.1.0. ``job_id``: stable id of this request; asking again with
-        the same id and texts never computes twice.
+        looks at the queue; needs workers later than 0.1.0. ``trace``: the request that the call is a part of
+        (``requestId``, W3C's ``traceparent`` and ``tracestate``), which workers name where they log that a job failed;
+        left out of jobs for older workers. ``job_id``: stable id of this request; asking again with the same id and
+        texts never computes twice.
 
         Raises ``ShoalError``: the failure of a job (INPUT_TOO_LONG, QUARANTINED, …), INPUT_INVALID for what is no
         text, JOB_ID_CONFLICT, JOB_VERSION_UNKNOWN, MODEL_UNKNOWN where no worker tells the revision, NOT_SERVED,
         DEADLINE_PASSED, QUEUE_UNREACHABLE, QUEUE_FULL, QUEUE_REFUSES_WRITES, QUEUE_DAMAGED, ADMISSION_REFUSED,
         RESULT_EXPIRED, RESULT_TAKEN, RESULT_CORRUPT or INTERRUPTED. A cancelled task takes its jobs off the queue.
         """
+        refuse_unknown("embed", options, EmbedOptions)
         check_texts("embed", texts)
         asked = [text_of(text, row) for row, text in enumerate(texts)]
         run = await self._embed_run(
-            output=checked_output(prompt, dtype, dimensions, normalize),
-            class_=class_ or class_for(len(asked)),
-            own_id=job_id,
+            options,
+            class_for(len(asked)),
+            own_id=options.get("job_id"),
             id_of=lambda id, first: id if len(asked) <= self._job_texts and first == 0 else f"{id}-{first}",
-            truncate=truncate,
-            tenant=tenant,
-            timeout=timeout,
-            deadline=deadline,
-            result_ttl=result_ttl,
-            meta=meta,
         )
         parts = [run.embeddings(delivery) async for _, delivery in run.deliveries(asked, None, 0)]
         return joined(parts, run.output.dtype, run.model)
@@ -220,19 +212,7 @@ class AsyncShoal:
         *,
         on_error: Literal["fail"] = "fail",
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> AsyncIterator[EmbeddedBlock[Item]]: ...
     @overload
     def embed_stream(
@@ -241,19 +221,7 @@ class AsyncShoal:
         *,
         on_error: Literal["fail", "skip"],
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> AsyncIterator[EmbeddedBlock[Item] | SkippedBlock[Item]]: ...
     def embed_stream(
         self,
@@ -261,19 +229,7 @@ class AsyncShoal:
         *,
         on_error: Literal["fail", "skip"] = "fail",
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> AsyncIterator[Any]:
         """Vectors of a stream of any length, as blocks in input order without gaps.
 
@@ -287,65 +243,25 @@ class AsyncShoal:
         gives the texts of a job that failed as a ``SkippedBlock`` and goes on; a server that is away always ends it.
         Other options and errors are those of ``embed``; the class is "bulk" unless it is named.
         """
+        refuse_unknown("embed_stream", options, StreamOptions)
         check_texts("embed_stream", texts)
         if on_error not in ("fail", "skip"):
             raise ValueError(f'on_error is {on_error!r}; there are "fail" and "skip"')
-        opening = self._embed_run(
-            output=checked_output(prompt, dtype, dimensions, normalize),
-            class_=class_ or "bulk",
-            own_id=run_id,
-            id_of=lambda id, first: f"{id}-{first}",
-            truncate=truncate,
-            tenant=tenant,
-            timeout=timeout,
-            deadline=deadline,
-            result_ttl=result_ttl,
-            meta=meta,
-        )
-        return self._blocks(opening, texts, text, start_at, on_error)
+        opening = self._stream_run(options)
+        return self._blocks(opening, texts, text, options.get("start_at", 0), on_error)
 
-    async def embed_many(
+    def embed_many(
         self,
         texts: Iterable[Item] | AsyncIterable[Item],
         *,
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> AsyncIterator[EmbeddedRow[Item]]:
         """The same, row by row: ``async for row in shoal.embed_many(lines)`` gives ``row.index``, ``row.item``, what
         the input gave, and ``row.vector``. Options and errors are those of ``embed_stream``."""
-        blocks = self.embed_stream(
-            texts,
-            text=text,
-            prompt=prompt,
-            dtype=dtype,
-            dimensions=dimensions,
-            normalize=normalize,
-            truncate=truncate,
-            class_=class_,
-            tenant=tenant,
-            timeout=timeout,
-            deadline=deadline,
-            result_ttl=result_ttl,
-            meta=meta,
-            run_id=run_id,
-            start_at=start_at,
-        )
-        async with contextlib.aclosing(cast(Any, blocks)):
-            async for block in blocks:
-                for row in block.rows():
-                    yield row
+        refuse_unknown("embed_many", options, StreamOptions)
+        check_texts("embed_many", texts)
+        return _rows_of(self.embed_stream(texts, text=text, **options))
 
     # ---- reranking and searching ----------------------------------------------------------------------------------
 
@@ -353,17 +269,7 @@ class AsyncShoal:
         self,
         query: str,
         documents: Iterable[str],
-        *,
-        model: str | None = None,
-        top_n: int | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        job_id: str | None = None,
+        **options: Unpack[RerankOptions],
     ) -> Reranked:
         """How well each of the documents answers the query, by a reranker: scores in their order, and the best by
         index.
@@ -371,20 +277,21 @@ class AsyncShoal:
         ``model``: the reranker, "name" or "name@revision"; default: the client's model. ``top_n``: how many of the
         best are in ``ranked``. Other options and errors are those of ``embed``.
         """
+        refuse_unknown("rerank", options, RerankOptions)
         check_texts("rerank", documents)
         if not isinstance(query, str):
             raise TypeError(f"rerank needs query, the text that documents are weighed against; found {query!r:.80}")
+        model, top_n = options.get("model"), options.get("top_n")
         if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
             raise ValueError(f"top_n is {top_n!r}; it is a whole number from 1")
         name = self._model if model is None else ModelName.of(model)
         asked = [text_of(document, row) for row, document in enumerate(documents)]
-        kind = class_ or class_for(len(asked), "documents")
-        terms = self._terms(job_id, kind, truncate, tenant, timeout, deadline, result_ttl, meta)
+        terms = self._terms(options, class_for(len(asked), "documents"), options.get("job_id"))
         started = time.monotonic()
         queue = rerank_queue(name.name)
         line = await self._line(queue)
         revision = await self._revision(name, queue, line)
-        run = _Run(
+        run = Run(
             line=line,
             model=name.with_revision(revision),
             terms=terms,
@@ -408,88 +315,112 @@ class AsyncShoal:
         self,
         collection: str,
         queries: Iterable[str] | npt.ArrayLike,
-        *,
-        k: int = 10,
-        metric: Metric = "cosine",
-        names: bool = True,
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        job_id: str | None = None,
+        **options: Unpack[RankingOptions],
     ) -> SearchResult:
         """The k best rows of a collection ("docs@3", or "docs" for its newest version) for each query, best first, by
         exact search.
 
         ``queries``: texts, which this client's model embeds first (with its prompt "query" where it has one), or
-        vectors, rows × dims or a single one. ``metric``: "cosine", "dot", or "l2", of which the smallest is best.
-        ``names``: rankings have what their rows are called. Other options are those of ``embed``. Also raises
-        COLLECTION_MODEL_MISMATCH where texts and rows come from two models, COLLECTION_UNKNOWN, COLLECTION_GONE,
-        COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH, VECTOR_INVALID, RESULT_TOO_LARGE or OUT_OF_VRAM.
+        vectors, rows × dims or a single one. ``k``: 10 unless it is named. ``metric``: "cosine", "dot", or "l2", of
+        which the smallest is best. ``names``: rankings have what their rows are called, as they do unless it is False.
+        Other options are those of ``embed``. Also raises COLLECTION_MODEL_MISMATCH where texts and rows come from two
+        models, COLLECTION_UNKNOWN, COLLECTION_GONE, COLLECTION_CORRUPT, COLLECTION_EMPTY, DIMENSIONS_MISMATCH,
+        VECTOR_INVALID, RESULT_TOO_LARGE or OUT_OF_VRAM.
         """
-        check_texts("search", queries)
-        check_k(k)
-        if metric not in ("cosine", "dot", "l2"):
-            raise ValueError(f'metric is {metric!r}; there are "cosine", "dot" and "l2"')
-        terms = self._terms(job_id, class_, "end", tenant, timeout, deadline, None)
-        started = time.monotonic()
-        texts = texts_in(queries)
-        model: str | None = None
-        if texts is None:
-            matrix = checked_queries(cast(npt.ArrayLike, queries))
-        else:
-            embedded = await self.embed(
-                texts,
-                prompt=await self._query_prompt(),
-                class_=class_,
-                tenant=tenant,
-                timeout=seconds_left(terms.timeout_s, None, started),
-                deadline=deadline,
+        refuse_unknown("search", options, RankingOptions)
+        return await self._rankings("search", collection, queries, None, options)
+
+    async def rescore(
+        self,
+        collection: str,
+        queries: Iterable[str] | npt.ArrayLike,
+        candidates: Sequence[Iterable[int]],
+        **options: Unpack[RankingOptions],
+    ) -> SearchResult:
+        """The same among chosen rows: ``candidates`` has a list of row ids for each query. Options and errors are those
+        of ``search``, and SEARCH_INVALID for an id that is no row."""
+        refuse_unknown("rescore", options, RankingOptions)
+        return await self._rankings("rescore", collection, queries, candidates, options)
+
+    async def cosine(
+        self,
+        queries: Iterable[str] | npt.ArrayLike,
+        others: Iterable[str] | npt.ArrayLike | None = None,
+        *,
+        collection: str | None = None,
+        **options: Unpack[CosineOptions],
+    ) -> Scores:
+        """Every score of the queries, against other texts or vectors, or against a ``collection``: queries × rows of
+        float32. Options and errors are those of ``search``."""
+        refuse_unknown("cosine", options, CosineOptions)
+        if (others is None) == (collection is None):
+            raise TypeError("cosine compares queries with others, texts or vectors, or with collection=NAME; give one")
+        check_texts("cosine", queries)
+        check_texts("cosine", others)
+        metric = checked_metric(options.get("metric", "cosine"))
+        terms, started = self._terms(options, None, options.get("job_id")), time.monotonic()
+        matrix, model = await self._matrix(queries, terms, started)
+        against = None if others is None else (await self._matrix(others, terms, started))[0]
+        if against is not None and against.shape[1] != matrix.shape[1]:
+            raise ShoalError(
+                "DIMENSIONS_MISMATCH",
+                f"queries have {matrix.shape[1]} dimensions, what they are compared with has {against.shape[1]}",
             )
-            matrix, model = embedded.to_float32(), embedded.model
-        line = await self._line(SIMILARITY_QUEUE)
-        search = _Search(line, terms, started, k, metric, names)
-        return await search.run(collection, matrix, model)
+        asking = await self._asking(terms, started, read_scores)
+        question = Question("cosine", metric, against=against)
+        if collection is None:
+            return Scores(np.concatenate(await asking.of_vectors(question, matrix)), None, None)
+        parts, searched, by = await asking.of_collection(question, collection, matrix, model)
+        return Scores(np.concatenate(parts), searched, by)
+
+    async def spread(
+        self, graph: str, seeds: Sequence[Iterable[Any]], **options: Unpack[SpreadOptions]
+    ) -> list[Ranking]:
+        """The k nodes of a graph ("links") that activation spreading from each set of seeds reaches most, one ranking
+        for each set. A seed is a node, or ``(node, activation)``.
+
+        ``k``: 10 unless it is named. ``steps``: edges that activation goes along, 3. ``decay``: what is left of it
+        after each edge of weight 1, 0.5. ``threshold``: nodes with less give nothing on, 0. Other options and errors
+        are those of ``search``, and GRAPH_INVALID.
+        """
+        refuse_unknown("spread", options, SpreadOptions)
+        sets = checked_seeds([list(one) for one in seeds])
+        wanted = checked_spread(
+            options.get("k", DEFAULT_K),
+            options.get("steps", 3),
+            options.get("decay", 0.5),
+            options.get("threshold", 0.0),
+        )
+        terms, started = self._terms(options, None, options.get("job_id")), time.monotonic()
+        asking = await self._asking(terms, started, read_rankings(False))
+        return [ranking for part in await asking.of_graph(graph, sets, wanted) for ranking in part]
 
     # ---- jobs that are asked for later ------------------------------------------------------------------------------
 
     async def submit(
         self,
         texts: Iterable[str],
-        *,
-        job_id: str | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> AsyncJob:
         """Puts the texts on the queue and returns at once: ``job(id)`` finds them again, also in another process.
         The result is kept for ``result_ttl``, 24 hours unless it is named. The same id with the same texts and
         options is the same request. Options and errors are those of ``embed``."""
+        refuse_unknown("submit", options, SubmitOptions)
         check_texts("submit", texts)
         asked = [text_of(text, row) for row, text in enumerate(texts)]
         if not asked:
             raise ValueError("submit was given no texts")
+        kept: SubmitOptions = {**options}
+        if kept.get("result_ttl") is None:
+            kept["result_ttl"] = SUBMITTED_TTL_MS / 1_000
         run = await self._embed_run(
-            output=checked_output(prompt, dtype, dimensions, normalize),
-            class_=class_ or "bulk",
-            own_id=job_id,
+            kept,
+            "bulk",
+            own_id=options.get("job_id"),
             id_of=lambda id, first: id if len(asked) <= self._job_texts and first == 0 else f"{id}-{first}",
-            truncate=truncate,
-            tenant=tenant,
-            timeout=None,
-            deadline=deadline,
-            result_ttl=SUBMITTED_TTL_MS / 1_000 if result_ttl is None else result_ttl,
-            meta=meta,
         )
         jobs = [run.request(chunk) for chunk in chunks_of(asked, 0, self._job_texts, None)]
-        await submit(run.line, run.terms.request_id, run.model, run.output.dtype, jobs, meta)
+        await submit(run.line, run.terms.request_id, run.model, run.output.dtype, jobs, options.get("meta"))
         return AsyncJob(Submitted(run.line, run.terms.request_id))
 
     async def job(self, id: str, *, tenant: str | None = None) -> AsyncJob:
@@ -540,52 +471,49 @@ class AsyncShoal:
         await line.open()
         return line
 
-    def _terms(
-        self,
-        own_id: str | None,
-        class_: JobClass | None,
-        truncate: Truncate,
-        tenant: str | None,
-        timeout: Seconds | None,
-        deadline: Moment | None,
-        result_ttl: Seconds | None,
-        meta: Meta | None = None,
-    ) -> Terms:
+    def _terms(self, options: Mapping[str, Any], kind: JobClass | None, own_id: str | None) -> Terms:
+        """``kind``: the class where the options name none."""
+        tenant = options.get("tenant")
         return checked_terms(
             tenant=self._tenant if tenant is None else tenant,
             request_id=str(uuid.uuid4()) if own_id is None else own_id,
             has_own_id=own_id is not None,
-            class_=class_,
-            truncate=truncate,
-            deadline=deadline,
-            timeout=timeout,
-            result_ttl=result_ttl,
-            meta=meta,
+            class_=options.get("class_") or kind,
+            truncate=options.get("truncate", "end"),
+            deadline=options.get("deadline"),
+            timeout=options.get("timeout"),
+            result_ttl=options.get("result_ttl"),
+            meta=options.get("meta"),
+            trace=options.get("trace"),
+        )
+
+    def _stream_run(self, options: StreamOptions) -> Coroutine[Any, Any, Run]:
+        """What cannot be is refused when it is called, and not when it is waited for."""
+        checked_output(options)
+        return self._embed_run(
+            options, "bulk", own_id=options.get("run_id"), id_of=lambda id, first: f"{id}-{first}"
         )
 
     async def _embed_run(
         self,
+        options: VectorTerms,
+        kind: JobClass,
         *,
-        output: Output,
-        class_: JobClass | None,
         own_id: str | None,
         id_of: Callable[[str, int], str],
-        truncate: Truncate,
-        tenant: str | None,
-        timeout: Seconds | None,
-        deadline: Moment | None,
-        result_ttl: Seconds | None,
-        meta: Meta | None,
-    ) -> _Run:
-        terms = self._terms(own_id, class_, truncate, tenant, timeout, deadline, result_ttl, meta)
+    ) -> Run:
+        output = checked_output(options)
+        terms = self._terms(options, kind, own_id)
         started = time.monotonic()
         queue = embed_queue(self._model.name)
         line = await self._line(queue)
         revision = await self._revision(self._model, queue, line)
+        if terms.trace is not None:
+            terms = readable(terms, await line.server.workers())
         version = embed_version(terms, output)
         if output.prompt is not None or version == 2:
-            _refuse_unserved(await line.server.workers(), output, version, self._model.name, queue)
-        return _Run(
+            refuse_unserved(await line.server.workers(), output, version, self._model.name, queue)
+        return Run(
             line=line,
             model=self._model.with_revision(revision),
             terms=terms,
@@ -598,9 +526,59 @@ class AsyncShoal:
             forget=lambda: self._revisions.pop(queue, None),
         )
 
+    async def _rankings(
+        self,
+        call: str,
+        collection: str,
+        queries: Iterable[str] | npt.ArrayLike,
+        candidates: Sequence[Iterable[int]] | None,
+        options: RankingOptions,
+    ) -> SearchResult:
+        check_texts(call, queries)
+        k, names = options.get("k", DEFAULT_K), options.get("names", True)
+        check_k(k)
+        metric = checked_metric(options.get("metric", "cosine"))
+        terms, started = self._terms(options, None, options.get("job_id")), time.monotonic()
+        matrix, model = await self._matrix(queries, terms, started)
+        lists = None if candidates is None else checked_candidates(candidates, len(matrix))
+        asking = await self._asking(terms, started, read_rankings(names))
+        question = Question("topk" if lists is None else "rescore", metric, k=k, names=names, candidates=lists)
+        parts, searched, by = await asking.of_collection(question, collection, matrix, model)
+        return SearchResult(tuple(ranking for part in parts for ranking in part), searched, by)
+
+    async def _asking(self, terms: Terms, started: float, read: Callable[[Delivery], Answer]) -> Asking[Answer]:
+        """Raises JOB_VERSION_UNKNOWN where a worker is older than fields of one's own."""
+        line = await self._line(SIMILARITY_QUEUE)
+        if terms.meta is not None or terms.trace is not None:
+            workers = await line.server.workers()
+            if terms.meta is None:
+                terms = readable(terms, workers)
+            else:
+                refuse_unserved(workers, Output(None, "f32", None, None), 2, SIMILARITY_QUEUE, SIMILARITY_QUEUE)
+        return Asking(line, terms, started, read)
+
+    async def _matrix(
+        self, queries: Iterable[str] | npt.ArrayLike, terms: Terms, started: float
+    ) -> tuple[Floats, str | None]:
+        """Vectors as they are, or those of texts and the model that made them."""
+        texts = texts_in(queries)
+        if texts is None:
+            return checked_queries(cast(npt.ArrayLike, queries)), None
+        embedded = await self.embed(
+            texts,
+            prompt=await self._query_prompt(),
+            class_=terms.class_,
+            tenant=terms.tenant,
+            timeout=seconds_left(terms.timeout_s, None, started),
+            deadline=None if terms.deadline_ms is None else terms.deadline_ms / 1_000,
+            meta=terms.meta,
+            trace=terms.trace,
+        )
+        return embedded.to_float32(), embedded.model
+
     async def _blocks(
         self,
-        opening: Awaitable[_Run],
+        opening: Awaitable[Run],
         texts: Iterable[Item] | AsyncIterable[Item],
         text: Callable[[Item], str] | None,
         start_at: int,
@@ -685,348 +663,8 @@ class AsyncJob:
         await self._submitted.release()
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One call that asks for a row of each of its texts: vectors, or the scores of a query with them."""
-
-    line: QueueLine
-    model: str
-    terms: Terms
-    output: Output
-    id_of: Callable[[str, int], str]
-    window: int
-    job_texts: int
-    started: float
-    query: str | None
-    forget: Callable[[], object]
-
-    @property
-    def limits(self) -> tuple[float | None, int | None, float]:
-        return self.terms.timeout_s, self.terms.deadline_ms, self.started
-
-    def request(self, chunk: Chunk[Any]) -> NewJob:
-        tenant, _, id = self.terms.request_id.partition("~")
-        job_id = f"{tenant}~{self.id_of(id, chunk.first)}"
-        reply = self.line.reply_channel
-        if self.query is not None:
-            return rerank_job(job_id, self.query, chunk.texts, model=self.model, terms=self.terms, reply=reply)
-        return embed_job(job_id, chunk.texts, model=self.model, terms=self.terms, output=self.output, reply=reply)
-
-    async def ask(self, chunk: Chunk[Any]) -> Delivery:
-        """The result of one chunk. Raises as ``AsyncShoal.embed``."""
-        try:
-            return await within(self.line, *self.limits, self.line.ask(self.request(chunk)))
-        except ShoalError as error:
-            if error.code == "FINGERPRINT_MISMATCH":
-                self.forget()  # workers serve another revision by now: the next call asks them again
-            raise
-
-    def embeddings(self, delivery: Delivery) -> Embeddings:
-        return embeddings_of(delivery, self.model)
-
-    @overload
-    def deliveries(
-        self,
-        items: Iterable[Item] | AsyncIterable[Item],
-        text: Callable[[Item], Any] | None,
-        first: int,
-    ) -> AsyncIterator[tuple[Chunk[Item], Delivery]]: ...
-    @overload
-    def deliveries(
-        self,
-        items: Iterable[Item] | AsyncIterable[Item],
-        text: Callable[[Item], Any] | None,
-        first: int,
-        *,
-        is_skipping: bool,
-    ) -> AsyncIterator[tuple[Chunk[Item], Delivery | ShoalError]]: ...
-    async def deliveries(
-        self,
-        items: Iterable[Item] | AsyncIterable[Item],
-        text: Callable[[Item], Any] | None,
-        first: int,
-        *,
-        is_skipping: bool = False,
-    ) -> AsyncIterator[tuple[Chunk[Item], Any]]:
-        """Results in input order, and a failure in the place of one where it is to be skipped. At most ``window`` jobs
-        are under way; the input is read as far ahead as these need. What is open when the caller leaves is taken back.
-        """
-        ahead: deque[tuple[Chunk[Item], asyncio.Task[Delivery]]] = deque()
-        reader = _Reader(items, Cutter(first, self.job_texts, text))
-        try:
-            while True:
-                reader.go_on(is_wanted=len(ahead) < self.window)
-                waits: list[asyncio.Future[Any]] = [ahead[0][1]] if ahead else []
-                if reader.task is not None:
-                    waits.append(reader.task)
-                if not waits:
-                    reader.raise_fault()
-                    return
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                chunk = reader.take()
-                if chunk is not None:
-                    ahead.append((chunk, asyncio.ensure_future(self.ask(chunk))))
-                if ahead and ahead[0][1].done():
-                    done, task = ahead.popleft()
-                    delivery = _outcome_of(task, is_skipping)
-                    yield done, delivery
-                    if isinstance(delivery, Delivery):
-                        self.line.release([delivery.job_id])
-        finally:
-            await reader.stop()
-            for _, task in ahead:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
-
-
-def _outcome_of(task: asyncio.Task[Delivery], is_skipping: bool) -> Delivery | ShoalError:
-    error = task.exception()
-    if error is None:
-        return task.result()
-    if is_skipping and isinstance(error, ShoalError) and error.code not in FATAL:
-        return error
-    raise error
-
-
-class _Reader(Generic[Item]):
-    """Reads one chunk at a time from an input of either kind. What reading raises comes behind the chunks before it."""
-
-    def __init__(self, items: Iterable[Item] | AsyncIterable[Item], cutter: Cutter[Item]) -> None:
-        self._chunks = _chunks(items, cutter)
-        self._has_ended = False
-        self._fault: BaseException | None = None
-        self.task: asyncio.Task[Chunk[Item] | None] | None = None
-
-    def go_on(self, is_wanted: bool) -> None:
-        if self.task is None and is_wanted and not self._has_ended:
-            self.task = asyncio.ensure_future(self._next())
-
-    def take(self) -> Chunk[Item] | None:
-        """The chunk that was read, if one was."""
-        if self.task is None or not self.task.done():
-            return None
-        task, self.task = self.task, None
-        self._fault = task.exception()
-        chunk = None if self._fault is not None else task.result()
-        self._has_ended = chunk is None
-        return chunk
-
-    def raise_fault(self) -> None:
-        if self._fault is not None:
-            raise self._fault
-
-    async def stop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-        await self._chunks.aclose()
-
-    async def _next(self) -> Chunk[Item] | None:
-        return await anext(self._chunks, None)
-
-
-async def _chunks(items: Iterable[Item] | AsyncIterable[Item], cutter: Cutter[Item]) -> Any:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            chunk = cutter.add(item)
-            if chunk is not None:
-                yield chunk
-    else:
-        for item in items:
-            chunk = cutter.add(item)
-            if chunk is not None:
-                yield chunk
-    chunk = cutter.rest()
-    if chunk is not None:
-        yield chunk
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """One question to a collection, in jobs of 64 queries. Where the newest version is asked for, the first job finds
-    out which that is, and the others ask for the same one."""
-
-    line: QueueLine
-    terms: Terms
-    started: float
-    k: int
-    metric: Metric
-    names: bool
-
-    async def run(self, collection: str, queries: Floats, model: str | None) -> SearchResult:
-        is_newest = "@" not in collection
-        firsts = list(range(0, len(queries), QUERIES_PER_JOB))
-        head = firsts[:1] if is_newest else firsts
-        rankings, told = await self._ask(collection, queries, head)
-        searched = _searched(collection, told, model)
-        if len(head) < len(firsts):
-            if "@" not in searched[0]:
-                raise ShoalError(
-                    "COLLECTION_GONE",
-                    f"the first queries were answered and nobody tells any more from which version of {collection}; "
-                    "ask again, or for one version",
-                )
-            more, more_told = await self._ask(searched[0], queries, firsts[1:])
-            rankings, told = [*rankings, *more], [*told, *more_told]
-            searched = _searched(collection, told, model)
-        return SearchResult(tuple(rankings), *searched)
-
-    async def _ask(
-        self, collection: str, queries: Floats, firsts: Sequence[int]
-    ) -> tuple[list[Ranking], list[Mapping[str, Any]]]:
-        id = self.terms.request_id
-        jobs = [
-            topk_job(
-                id if first == 0 else f"{id}-{first}",
-                collection,
-                queries[first : first + QUERIES_PER_JOB],
-                k=self.k,
-                metric=self.metric,
-                names=self.names,
-                terms=self.terms,
-                reply=self.line.reply_channel,
-            )
-            for first in firsts
-        ]
-        limits = (self.terms.timeout_s, self.terms.deadline_ms, self.started)
-        tasks = [asyncio.ensure_future(self.line.ask(job)) for job in jobs]
-        try:
-            deliveries = await within(self.line, *limits, _all_of(tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        rankings = [
-            Ranking(raw.ids, raw.scores, raw.names if not self.names or raw.names is not None else ())
-            for delivery in deliveries
-            for raw in decode_rankings(delivery.header, delivery.body)
-        ]
-        job_ids = [job.job_id for job in jobs]
-        told: list[Mapping[str, Any]] = [value or {} for value in await self.line.server.return_values(job_ids)]
-        self.line.release(job_ids)
-        return rankings, told
-
-
-async def _all_of(tasks: Sequence[asyncio.Task[Value]]) -> list[Value]:
-    return list(await asyncio.gather(*tasks))
-
-
-def _searched(asked: str, told: Sequence[Mapping[str, Any]], model: str | None) -> tuple[str, str | None]:
-    """What was searched and what made its rows. Raises COLLECTION_GONE or COLLECTION_MODEL_MISMATCH."""
-    collections = sorted({str(one["collection"]) for one in told if "collection" in one})
-    if len(collections) > 1:
-        raise ShoalError(
-            "COLLECTION_GONE",
-            f"{asked} became another version while the call went on: its jobs were answered from "
-            f"{' and '.join(collections)}; ask again, or for one version",
-        )
-    collection = collections[0] if collections else asked
-    models = [str(one["model"]) for one in told if isinstance(one.get("model"), str)]
-    strangers = [one for one in models if not _is_same_model(one, models[0] if model is None else model)]
-    if strangers:
-        by = f"the texts were embedded by {model}" if model is not None else f"some rows come from {models[0]}"
-        raise ShoalError(
-            "COLLECTION_MODEL_MISMATCH",
-            f"{by}, and rows of {collection} by {strangers[0]}: vectors of two models cannot be compared. Ask with "
-            f"{strangers[0]}, or build the collection again; queries that are vectors are compared as they are",
-            {"collection": collection, "collectionModel": strangers[0], "model": model},
-        )
-    return collection, models[0] if models and len(models) == len(told) else None
-
-
-def _is_same_model(a: str, b: str) -> bool:
-    """A name without a revision is the model of any."""
-    name_a, _, revision_a = ModelName.of(a).name, "", ModelName.of(a).revision
-    name_b, _, revision_b = ModelName.of(b).name, "", ModelName.of(b).revision
-    return name_a == name_b and (revision_a is None or revision_b is None or revision_a == revision_b)
-
-
-def _refuse_unserved(
-    workers: Sequence[Worker], output: Output, version: Literal[1, 2], model: str, queue: str
-) -> None:
-    """What workers would have to refuse is refused before anything is added, as far as they tell."""
-    claiming = [worker for worker in workers if not worker.is_drained]
-    older = [worker for worker in claiming if int(worker.facts.get("jobVersion") or 1) < version]
-    if older:
-        named = ", ".join(f'"{one.worker_id}" of Shoal {one.facts.get("version", "0.1.0 or older")}' for one in older)
-        raise ShoalError(
-            "JOB_VERSION_UNKNOWN",
-            f"what was asked for needs workers that read jobs of version {version}, and {queue} is served by "
-            f"{named}: update or drain them, or ask without",
-            {"model": model, "version": version},
-        )
-    for worker in claiming:
-        prompts = worker.facts.get("prompts")
-        if output.prompt is not None and isinstance(prompts, list) and output.prompt not in prompts:
-            names = ", ".join(f'"{name}"' for name in prompts if name != "none")
-            has = f'has {names}: ask for one of them, or for "none"' if names else "has no prompts: leave it out"
-            raise ShoalError(
-                "JOB_INVALID",
-                f'the prompt "{output.prompt}" was asked for, and {model} {has}',
-                {"model": model, "prompt": output.prompt, "prompts": prompts},
-            )
-        if output.normalize is False and worker.facts.get("isNormalized") is True:
-            raise ShoalError(
-                "JOB_INVALID",
-                f"normalize=False was asked for, and the vectors of {model} have length 1 and cannot be had otherwise: "
-                "leave it out",
-                {"model": model},
-            )
-
-
-async def within(
-    line: QueueLine, timeout_s: float | None, deadline_ms: int | None, started: float, work: Awaitable[Value]
-) -> Value:
-    """What ``work`` gives, or DEADLINE_PASSED with the reason, as far as the queue server tells it soon."""
-    left = seconds_left(timeout_s, deadline_ms, started)
-    if left is None:
-        return await work
-    try:
-        return await asyncio.wait_for(work, max(left, 0))
-    except asyncio.TimeoutError:
-        why = ""
-        with contextlib.suppress(ShoalError, asyncio.TimeoutError):
-            why = f": {(await asyncio.wait_for(line.why_waiting(), _EXPLAINED_WITHIN_S)).message}"
-        passed = time.monotonic() - started
-        raise ShoalError("DEADLINE_PASSED", f"the result had not come within {passed:.1f} s{why}") from None
-
-
-def embeddings_of(delivery: Delivery, model: str) -> Embeddings:
-    """A copy: what the caller gets is theirs."""
-    header = delivery.header
-    values, scales = decode_vectors(header, delivery.body)
-    return Embeddings(
-        vectors=values.copy(),
-        scales=None if scales is None else scales.copy(),
-        dims=header.dims,
-        dtype=cast(Dtype, header.dtype),
-        model=model,
-        is_truncated=header.is_truncated,
-        is_simulated=header.is_simulated,
-    )
-
-
-def joined(parts: Sequence[Embeddings], dtype: Dtype, model: str) -> Embeddings:
-    if len(parts) == 1:
-        return parts[0]
-    kinds: dict[Dtype, npt.DTypeLike] = {"f32": np.float32, "f16": np.float16, "i8": np.int8, "binary": np.uint8}
-    scales = [part.scales for part in parts if part.scales is not None]
-    return Embeddings(
-        vectors=np.concatenate([part.vectors for part in parts]) if parts else np.empty((0, 0), kinds[dtype]),
-        scales=None if dtype != "i8" else np.concatenate(scales) if scales else np.empty(0, np.float32),
-        dims=parts[0].dims if parts else 0,
-        dtype=dtype,
-        model=model,
-        is_truncated=any(part.is_truncated for part in parts),
-        is_simulated=any(part.is_simulated for part in parts),
-    )
-
-
-def texts_in(queries: object) -> list[str] | None:
-    """Queries that are texts; None where they are numbers."""
-    if isinstance(queries, np.ndarray) and queries.dtype.kind not in "OUT":
-        return None
-    given = list(cast(Iterable[Any], queries))
-    if given and not isinstance(given[0], str) and not hasattr(given[0], "as_py"):
-        return None
-    return [text_of(text, row) for row, text in enumerate(given)]
+async def _rows_of(blocks: AsyncIterator[EmbeddedBlock[Item]]) -> AsyncIterator[EmbeddedRow[Item]]:
+    async with contextlib.aclosing(cast(Any, blocks)):
+        async for block in blocks:
+            for row in block.rows():
+                yield row

@@ -10,38 +10,42 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import numpy.typing as npt
 
-from ._formats import Dtype
 from ._jobs import Delivery
 from ._keys import DEFAULT_PREFIX
-from ._requests import (
-    Chunk,
-    JobClass,
-    Meta,
-    Metric,
-    Moment,
-    Seconds,
-    Truncate,
-    check_texts,
-    checked_output,
-    chunks_of,
+from ._options import (
+    CosineOptions,
+    EmbedOptions,
+    RankingOptions,
+    RerankOptions,
+    SpreadOptions,
+    StreamOptions,
+    SubmitOptions,
+    refuse_unknown,
 )
+from ._requests import Chunk, Seconds, check_texts, chunks_of
 from ._results import (
     EmbeddedBlock,
     EmbeddedRow,
     Embeddings,
     JobStatus,
+    Ranking,
     Reranked,
+    Scores,
     SearchResult,
     SkippedBlock,
 )
+from ._runs import FATAL
 from ._server import CancelOutcome
 from ._waiting import Waiting
-from .aio import FATAL, AsyncJob, AsyncShoal
+from .aio import AsyncJob, AsyncShoal
 from .errors import ShoalError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -144,42 +148,10 @@ class Shoal:
             return  # it was closed before
         self._thread.stop()
 
-    def embed(
-        self,
-        texts: Iterable[str],
-        *,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        job_id: str | None = None,
-    ) -> Embeddings:
+    def embed(self, texts: Iterable[str], **options: Unpack[EmbedOptions]) -> Embeddings:
         """As ``AsyncShoal.embed``."""
         check_texts("embed", texts)
-        return self._thread.call(
-            self._client.embed(
-                list(texts),
-                prompt=prompt,
-                dtype=dtype,
-                dimensions=dimensions,
-                normalize=normalize,
-                truncate=truncate,
-                class_=class_,
-                tenant=tenant,
-                timeout=timeout,
-                deadline=deadline,
-                result_ttl=result_ttl,
-                meta=meta,
-                job_id=job_id,
-            )
-        )
+        return self._thread.call(self._client.embed(list(texts), **options))
 
     @overload
     def embed_stream(
@@ -188,19 +160,7 @@ class Shoal:
         *,
         on_error: Literal["fail"] = "fail",
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> Iterator[EmbeddedBlock[Item]]: ...
     @overload
     def embed_stream(
@@ -209,19 +169,7 @@ class Shoal:
         *,
         on_error: Literal["fail", "skip"],
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> Iterator[EmbeddedBlock[Item] | SkippedBlock[Item]]: ...
     def embed_stream(
         self,
@@ -229,178 +177,70 @@ class Shoal:
         *,
         on_error: Literal["fail", "skip"] = "fail",
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> Iterator[Any]:
         """As ``AsyncShoal.embed_stream``. The input is read in this thread, as far ahead as ``max_in_flight_jobs``
         jobs, whenever the next block is asked for; leaving the loop takes what still waits off the queue."""
+        refuse_unknown("embed_stream", options, StreamOptions)
         check_texts("embed_stream", texts)
         if on_error not in ("fail", "skip"):
             raise ValueError(f'on_error is {on_error!r}; there are "fail" and "skip"')
-        opening = self._client._embed_run(
-            output=checked_output(prompt, dtype, dimensions, normalize),
-            class_=class_ or "bulk",
-            own_id=run_id,
-            id_of=lambda id, first: f"{id}-{first}",
-            truncate=truncate,
-            tenant=tenant,
-            timeout=timeout,
-            deadline=deadline,
-            result_ttl=result_ttl,
-            meta=meta,
-        )
-        return self._blocks(opening, chunks_of(texts, start_at, self._job_texts, text), on_error == "skip")
+        opening = self._client._stream_run(options)
+        chunks = chunks_of(texts, options.get("start_at", 0), self._job_texts, text)
+        return self._blocks(opening, chunks, on_error == "skip")
 
     def embed_many(
         self,
         texts: Iterable[Item],
         *,
         text: Callable[[Item], str] | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        run_id: str | None = None,
-        start_at: int = 0,
+        **options: Unpack[StreamOptions],
     ) -> Iterator[EmbeddedRow[Item]]:
         """As ``AsyncShoal.embed_many``: rows in the order of the input, ``row.item``, ``row.vector``."""
-        blocks = self.embed_stream(
-            texts,
-            text=text,
-            prompt=prompt,
-            dtype=dtype,
-            dimensions=dimensions,
-            normalize=normalize,
-            truncate=truncate,
-            class_=class_,
-            tenant=tenant,
-            timeout=timeout,
-            deadline=deadline,
-            result_ttl=result_ttl,
-            meta=meta,
-            run_id=run_id,
-            start_at=start_at,
-        )
+        refuse_unknown("embed_many", options, StreamOptions)
+        blocks = self.embed_stream(texts, text=text, **options)
         return (row for block in blocks for row in block.rows())
 
-    def rerank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        *,
-        model: str | None = None,
-        top_n: int | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-        job_id: str | None = None,
-    ) -> Reranked:
+    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> Reranked:
         """As ``AsyncShoal.rerank``."""
         check_texts("rerank", documents)
-        return self._thread.call(
-            self._client.rerank(
-                query,
-                list(documents),
-                model=model,
-                top_n=top_n,
-                truncate=truncate,
-                class_=class_,
-                tenant=tenant,
-                timeout=timeout,
-                deadline=deadline,
-                result_ttl=result_ttl,
-                meta=meta,
-                job_id=job_id,
-            )
-        )
+        return self._thread.call(self._client.rerank(query, list(documents), **options))
 
     def search(
+        self, collection: str, queries: Iterable[str] | npt.ArrayLike, **options: Unpack[RankingOptions]
+    ) -> SearchResult:
+        """As ``AsyncShoal.search``."""
+        return self._thread.call(self._client.search(collection, queries, **options))
+
+    def rescore(
         self,
         collection: str,
         queries: Iterable[str] | npt.ArrayLike,
-        *,
-        k: int = 10,
-        metric: Metric = "cosine",
-        names: bool = True,
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        timeout: Seconds | None = None,
-        deadline: Moment | None = None,
-        job_id: str | None = None,
+        candidates: Sequence[Iterable[int]],
+        **options: Unpack[RankingOptions],
     ) -> SearchResult:
-        """As ``AsyncShoal.search``."""
-        return self._thread.call(
-            self._client.search(
-                collection,
-                queries,
-                k=k,
-                metric=metric,
-                names=names,
-                class_=class_,
-                tenant=tenant,
-                timeout=timeout,
-                deadline=deadline,
-                job_id=job_id,
-            )
-        )
+        """As ``AsyncShoal.rescore``."""
+        return self._thread.call(self._client.rescore(collection, queries, candidates, **options))
 
-    def submit(
+    def cosine(
         self,
-        texts: Iterable[str],
+        queries: Iterable[str] | npt.ArrayLike,
+        others: Iterable[str] | npt.ArrayLike | None = None,
         *,
-        job_id: str | None = None,
-        prompt: str | None = None,
-        dtype: Dtype = "f32",
-        dimensions: int | None = None,
-        normalize: bool | None = None,
-        truncate: Truncate = "end",
-        class_: JobClass | None = None,
-        tenant: str | None = None,
-        deadline: Moment | None = None,
-        result_ttl: Seconds | None = None,
-        meta: Meta | None = None,
-    ) -> Job:
+        collection: str | None = None,
+        **options: Unpack[CosineOptions],
+    ) -> Scores:
+        """As ``AsyncShoal.cosine``."""
+        return self._thread.call(self._client.cosine(queries, others, collection=collection, **options))
+
+    def spread(self, graph: str, seeds: Sequence[Iterable[Any]], **options: Unpack[SpreadOptions]) -> list[Ranking]:
+        """As ``AsyncShoal.spread``."""
+        return self._thread.call(self._client.spread(graph, seeds, **options))
+
+    def submit(self, texts: Iterable[str], **options: Unpack[SubmitOptions]) -> Job:
         """As ``AsyncShoal.submit``."""
         check_texts("submit", texts)
-        job = self._thread.call(
-            self._client.submit(
-                list(texts),
-                job_id=job_id,
-                prompt=prompt,
-                dtype=dtype,
-                dimensions=dimensions,
-                normalize=normalize,
-                truncate=truncate,
-                class_=class_,
-                tenant=tenant,
-                deadline=deadline,
-                result_ttl=result_ttl,
-                meta=meta,
-            )
-        )
-        return Job(job, self._thread)
+        return Job(self._thread.call(self._client.submit(list(texts), **options)), self._thread)
 
     def job(self, id: str, *, tenant: str | None = None) -> Job:
         """As ``AsyncShoal.job``."""
