@@ -7,7 +7,7 @@ import type { Shell } from './completion.ts';
 import type { AuditFlags } from './commands/audit.ts';
 import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.ts';
 import type { DoctorFlags } from './commands/doctor.ts';
-import type { EmbedFlags } from './commands/embed.ts';
+import type { EmbedFlags } from './embed/flags.ts';
 import type { GpuFlags } from './commands/gpu.ts';
 import type { FleetFlags } from './commands/fleet.ts';
 import type { RestartFlags } from './commands/fleet-restart.ts';
@@ -118,8 +118,8 @@ function addOutputFlags(command: Command): void {
   command
     .option(
       '-o, --output <file>',
-      'write to this file (.jsonl, .csv, both also .gz and .zst, .npy, .arrow, .parquet) instead of standard output; it ' +
-        'appears when it is complete',
+      'write to this file (.jsonl, .csv, both also .gz and .zst, .npy, .arrow, .parquet) instead of standard output, or to ' +
+        'an object of S3 (s3://BUCKET/KEY.parquet); it appears when it is complete',
     )
     .addOption(
       new Option(

@@ -42,7 +42,7 @@ export function rowProgress(terminal: Terminal, isShown: boolean, clock: Clock =
   });
 }
 
-/** A download: MB and time left. Opened by its first byte, so that nothing flashes up when nothing is fetched. */
+/** A download, or an upload: MB and time left. Opened by its first byte, so that nothing flashes up when nothing is fetched. */
 export function downloadProgress(
   terminal: Terminal,
   label: string,

@@ -208,6 +208,23 @@ describe('the request that a call is a part of', () => {
     });
   });
 
+  test('is in questions about similarity where their workers read it, beside fields of their own', async () => {
+    const say = { redisUrl: server.url, prefix, queue: 'similarity', lanes: ['similarity'], log: noLog };
+    const presence = await WorkerPresence.connect({ ...say, workerId: 'sim', facts: () => NEW });
+    present.push(presence);
+    await presence.start();
+    const [found, stop] = [new Queue('similarity', { prefix, connection: { url: server.url } }), new AbortController()];
+    const options = { k: 1, meta: { userId: 5 }, trace, signal: stop.signal };
+    const asked = client.topK('docs', vectors, options).catch((error: unknown) => error);
+    const job = await vi.waitFor(
+      async () => (await found.getJobs(['prioritized', 'waiting']))[0] ?? Promise.reject(new Error('not yet')),
+    );
+    expect(job.data).toMatchObject({ v: 2, meta: { userId: 5 }, trace });
+    stop.abort();
+    await asked;
+    await found.close();
+  });
+
   test.each([
     ['r 7', /trace is 'r 7'; .*trace has requestId/],
     [{ requestId: 'r 7' }, /trace\.requestId is 'r 7'; must be 1 to 128/],

@@ -14,6 +14,7 @@ import { ServerProcess, freePort } from './testing/server-process.ts';
 import { startCluster, startSentinels, type Topology } from './testing/topologies.ts';
 
 export { claimAll, claimSome } from './testing/claims.ts';
+export { startS3Server, type S3Server } from './testing/s3-server.ts';
 export { freePort, type ServerProcess } from './testing/server-process.ts';
 
 export interface TestServerOptions {

@@ -19,7 +19,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection } from '@shoal/similarity';
-import { refuseMissingPrompt } from './embed.ts';
+import { refuseMissingPrompt } from '../embed/flags.ts';
 import { SHOAL, Sandbox, says, watch, type Result, type RunOptions } from '../testing/shoal-process.ts';
 
 let box: Sandbox;

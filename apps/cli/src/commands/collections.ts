@@ -43,7 +43,7 @@ import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
-import { refuseMissingPrompt } from './embed.ts';
+import { refuseMissingPrompt } from '../embed/flags.ts';
 
 export interface IndexFlags {
   readonly json?: boolean;

@@ -29,7 +29,7 @@ import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } fro
 import { withSteps } from '../progress.ts';
 import { fetchModel, withSession } from '../processes/session.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
-import { refuseMissingPrompt } from './embed.ts';
+import { refuseMissingPrompt } from '../embed/flags.ts';
 
 export interface SearchFlags {
   /** A setting, which is here as well to tell what was asked for in this call from what is set for all. */

@@ -1,12 +1,14 @@
 // Where the rows go. Everything that would make the last step fail is looked for first: a missing folder, a folder in
 // the place of the file, an output that is also an input, a folder that cannot be written. Creates nothing.
 
+import { createHash } from 'node:crypto';
 import { constants } from 'node:fs';
 import { access, readdir, realpath, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { compressionOf, refuseMissingCodec, withoutCompression, type Compression } from '../compression.ts';
 import type { Input } from '../input/files.ts';
+import type { S3Place } from '../sinks/s3.ts';
 import type { SinkPlace } from '../sinks/sink.ts';
 
 export const OUTPUT_FORMATS = ['jsonl', 'csv', 'npy', 'arrow', 'parquet'] as const;
@@ -28,6 +30,8 @@ export interface FileTarget {
   readonly state: string;
   /** The rows become those of a table; the files are about the run alone, in the working folder. */
   readonly sink?: SinkPlace;
+  /** The file is uploaded once it is whole, and then goes; it lies in a hidden folder of its own. */
+  readonly upload?: S3Place;
 }
 
 /** The target of `--to`. */
@@ -37,9 +41,19 @@ export function sinkTarget(sink: SinkPlace): FileTarget {
   return { kind: 'file', name: sink.name, path, partial: hidden, state: `${hidden}.json`, sink };
 }
 
+/** The target of `-o s3://BUCKET/KEY`, or FILE_UNWRITABLE. The hidden folder is made by whoever writes into it. */
+export async function uploadTarget(upload: S3Place): Promise<FileTarget> {
+  await checkFolder(resolve(), upload.name);
+  const digest = createHash('sha256').update(upload.name).digest('hex').slice(0, 8);
+  const name = join(`.shoal-s3-${digest}`, basename(upload.key));
+  const path = resolve(name);
+  const hidden = join(dirname(path), `.${basename(path)}.shoal-partial`);
+  return { kind: 'file', name, path, partial: hidden, state: `${hidden}.json`, upload };
+}
+
 /** How a file beside the output is called: in the words that the caller used, or by the name of the table. */
-export function besideOf({ name, sink }: FileTarget): Pick<FileTarget, 'path'> {
-  return { path: sink === undefined ? name : sink.table };
+export function besideOf({ name, sink, upload }: FileTarget): Pick<FileTarget, 'path'> {
+  return { path: sink?.table ?? upload?.name ?? name };
 }
 
 const FORMAT_OF: Readonly<Record<string, OutputFormat>> = {
@@ -84,6 +98,11 @@ export function outputCompression(output: string | undefined, format: OutputForm
 /** The target of `-o`, or FILE_UNWRITABLE or USAGE saying why it cannot be one. */
 export async function checkTarget(output: string | undefined, inputs: readonly Input[]): Promise<Target> {
   if (output === undefined || isStdout(output)) return { kind: 'stdout' };
+  if (output.startsWith('s3://'))
+    throw new ShoalError(
+      'USAGE',
+      `the output ${output} is an object of S3, which shoal embed alone writes; name a file`,
+    );
   const path = await followLink(resolve(output));
   const facts = await factsOf(path, output);
   if (facts?.isDirectory() === true)

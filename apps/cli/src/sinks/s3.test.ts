@@ -1,0 +1,218 @@
+// Files into a bucket: addresses by day; at night a real server of S3's protocol, moto's, behind a proxy that can be taken
+// away, and the whole command, which is killed while it uploads.
+
+import { createHash } from 'node:crypto';
+import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { once } from 'node:events';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { CreateBucketCommand, GetObjectCommand, PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { startS3Server, type S3Server } from '@shoal/queue/testing';
+import { checkTarget } from '../output/target.ts';
+import { Sandbox } from '../testing/shoal-process.ts';
+import { S3Object, s3Place, type BegunUpload, type UploadTerms } from './s3.ts';
+
+describe('an address', () => {
+  test.each([
+    ['s3://bucket/a/b c.jsonl', { bucket: 'bucket', key: 'a/b c.jsonl' }],
+    ['s3://my.bucket-1/x', { bucket: 'my.bucket-1', key: 'x' }],
+    ['file.jsonl', undefined],
+    ['http://bucket/x', undefined],
+  ])('%s is read', (address, place) => {
+    expect(s3Place(address)).toEqual(place && { name: address, ...place });
+  });
+
+  test.each(['s3://', 's3://bucket', 's3://bucket/', 's3://B/x', 's3://bucket/folder/'])('%s is refused', (address) => {
+    expect(() => s3Place(address)).toThrow('must be s3://BUCKET/KEY');
+  });
+});
+
+test('other commands write no objects', async () => {
+  await expect(checkTarget('s3://bucket/x.jsonl', [])).rejects.toThrow('which shoal embed alone writes');
+});
+
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+if (!isNightly) console.warn('uploads into a bucket are tried at night alone, with moto (npm run test:nightly)');
+
+/** Between the client and the store: taken away, nobody listens, and what was open breaks. */
+class Way {
+  private readonly target: number;
+  private readonly sockets = new Set<Socket>();
+  private server: Server | undefined;
+  port = 0;
+
+  constructor(target: number) {
+    this.target = target;
+  }
+
+  async open(): Promise<void> {
+    this.server = createServer((socket) => {
+      const other = connect(this.target, '127.0.0.1');
+      for (const one of [socket, other]) {
+        this.sockets.add(one);
+        one.on('error', () => undefined).once('close', () => this.sockets.delete(one));
+      }
+      socket.pipe(other).pipe(socket);
+    }).listen(this.port, '127.0.0.1');
+    await once(this.server, 'listening');
+    this.port = (this.server.address() as AddressInfo).port;
+  }
+
+  async close(): Promise<void> {
+    const gone = once(this.server!, 'close');
+    this.server!.close();
+    for (const socket of this.sockets) socket.destroy();
+    await gone;
+  }
+}
+
+const opened = (key: string): Promise<S3Object> => S3Object.open(s3Place(`s3://shoal/${key}`)!);
+
+interface Heard {
+  readonly away: string[];
+  readonly sent: number[];
+  begun: BegunUpload | undefined;
+}
+
+const hearing = (): Heard => ({ away: [], sent: [], begun: undefined });
+
+describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
+  const PART = 5 << 20; // S3 takes no smaller parts but for the last
+  let s3: S3Server;
+  let way: Way;
+  let client: S3Client;
+  let folder: string;
+
+  beforeAll(async () => {
+    s3 = await startS3Server();
+    way = new Way(Number(new URL(s3.endpoint).port));
+    await way.open();
+    folder = mkdtempSync(join(tmpdir(), 'shoal-s3-'));
+    Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}` });
+    client = new S3Client({ endpoint: s3.endpoint, forcePathStyle: true, region: 'us-east-1' });
+    await client.send(new CreateBucketCommand({ Bucket: 'shoal' }));
+  }, 600_000);
+  afterAll(async () => {
+    delete process.env['AWS_ENDPOINT_URL_S3'];
+    client.destroy();
+    await way.close();
+    await s3.stop();
+    rmSync(folder, { recursive: true });
+  });
+
+  const objectOf = async (Key: string): Promise<Buffer> => {
+    const { Body } = await client.send(new GetObjectCommand({ Bucket: 'shoal', Key }));
+    return Buffer.from(await Body!.transformToByteArray());
+  };
+
+  function fileOf(bytes: number): { readonly path: string; readonly content: Buffer } {
+    const path = join(folder, `${bytes}`);
+    const blocks = Array.from({ length: Math.ceil(bytes / 32) }, (_, at) =>
+      createHash('sha256').update(`${at}`).digest(),
+    );
+    const content = Buffer.concat(blocks).subarray(0, bytes);
+    writeFileSync(path, content);
+    return { path, content };
+  }
+
+  function terms(heard: Heard, change: Partial<UploadTerms> = {}): UploadTerms {
+    return {
+      signal: new AbortController().signal,
+      begun: heard.begun,
+      onBegun: async (begun) => void (heard.begun = begun),
+      onProgress: (bytes) => void heard.sent.push(bytes),
+      onAway: (problem) => void heard.away.push(problem),
+      patienceMs: [10, 10],
+      partBytes: PART,
+      ...change,
+    };
+  }
+
+  test.each([0, 17, 2 * PART + 7])('a file of %i bytes becomes the object', async (bytes) => {
+    const { path, content } = fileOf(bytes);
+    const [object, heard] = [await opened(`plain/${bytes}`), hearing()];
+    await object.upload(path, '', terms(heard));
+    object.close();
+    expect((await objectOf(`plain/${bytes}`)).equals(content)).toBe(true);
+    expect(heard.sent.at(-1)).toBe(bytes);
+  });
+
+  test('a store that goes away half-way is waited for, and a later command sends only what is missing', async () => {
+    const { path, content } = fileOf(3 * PART + 5);
+    const [object, heard] = [await opened('half'), hearing()];
+    const leaving = terms(heard, {
+      onProgress: (bytes) => {
+        heard.sent.push(bytes);
+        if (bytes === PART) void way.close();
+      },
+    });
+    await expect(object.upload(path, '', leaving)).rejects.toMatchObject({
+      code: 'FILE_UNWRITABLE',
+      message: expect.stringContaining('cannot write s3://shoal/half'),
+    });
+    object.close();
+    expect([heard.sent, heard.away.length]).toEqual([[PART], 2]);
+    await way.open();
+    const [next, id] = [await opened('half'), heard.begun?.id];
+    await next.upload(path, '', terms(heard));
+    next.close();
+    expect(heard.begun?.id).toBe(id);
+    expect((await objectOf('half')).equals(content)).toBe(true);
+  });
+
+  test.each([17, PART + 1])('what somebody else wrote meanwhile stays: %i bytes', async (bytes) => {
+    const { path } = fileOf(bytes);
+    for (const before of [undefined, 'first']) {
+      const key = `changed/${bytes}/${before}`;
+      const put = (Body: string) => client.send(new PutObjectCommand({ Bucket: 'shoal', Key: key, Body }));
+      if (before !== undefined) await put(before);
+      const object = await opened(key);
+      await put('theirs');
+      await expect(object.upload(path, '', terms(hearing()))).rejects.toThrow('was written by somebody else since');
+      object.close();
+      expect((await objectOf(key)).toString()).toBe('theirs');
+      const again = await opened(key);
+      await again.upload(path, '', terms(hearing()));
+      again.close();
+      expect(await objectOf(key)).toHaveLength(bytes);
+    }
+  });
+
+  test('a bucket that is not there is refused before anything is computed', async () => {
+    await expect(S3Object.open(s3Place('s3://nothing-here/x')!)).rejects.toThrow(
+      'cannot write s3://nothing-here/x: there is no bucket nothing-here',
+    );
+  });
+
+  test('a command that is killed while the store is away uploads what it has computed, and leaves nothing here', async () => {
+    const sandbox = new Sandbox();
+    try {
+      writeFileSync(sandbox.path('texts.txt'), Array.from({ length: 300 }, (_, at) => `text ${at}`).join('\n'));
+      const place = { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}`, ...s3.credentials };
+      const args = ['embed', sandbox.path('texts.txt'), '-o'];
+      const options = { environment: place, folder: sandbox.files };
+      const hidden = (): string[] => readdirSync(sandbox.files).filter((name) => name.startsWith('.shoal-s3'));
+      const files = (): string[] => hidden().flatMap((name) => readdirSync(join(sandbox.files, name)));
+      const first = sandbox.start([...args, 's3://shoal/out.jsonl'], options);
+      await expect.poll(files, { timeout: 120_000 }).toContainEqual(expect.stringMatching(/shoal-partial$/));
+      await way.close();
+      await expect.poll(first.stderr, { timeout: 120_000 }).toContain('trying again in');
+      first.child.kill('SIGKILL');
+      await first.ended;
+      await way.open();
+      const second = await sandbox.start([...args, 's3://shoal/out.jsonl'], options).ended;
+      expect(second.stderr).toMatch(/goes on with .* behind 300 rows/);
+      expect(second.stderr).toMatch(/300 rows → s3:\/\/shoal\/out\.jsonl/);
+      expect([second.code, hidden()]).toEqual([0, []]);
+      const local = await sandbox.start([...args, 'out.jsonl'], options).ended;
+      expect(local.code).toBe(0);
+      expect(String(await objectOf('out.jsonl'))).toBe(readFileSync(sandbox.path('out.jsonl'), 'utf8'));
+      const none = await sandbox.start([...args, 's3://nothing-here/out.jsonl'], options).ended;
+      expect([none.code, none.stderr]).toEqual([1, expect.stringContaining('there is no bucket nothing-here')]);
+    } finally {
+      sandbox.remove();
+    }
+  });
+});
