@@ -18,11 +18,10 @@ if (isNightly) console.log(`fuzzing every reader with seed ${seed}`);
 const kept = new KeptProcess(LIMITS);
 afterAll(() => kept.stop());
 
-test.each(READERS)(
+test.for(READERS)(
   '$name: damaged files are refused by code, or read as a second reader reads them',
-  { timeout: 600_000 },
-  async (reader) => {
-    const { findings, refused, equal, undecided } = await fuzz(reader, kept, { seed, cases, hardCharacters });
+  async (reader, { signal }) => {
+    const { findings, refused, equal, undecided } = await fuzz(reader, kept, { seed, cases, hardCharacters, signal });
     if (isNightly) console.log(`${reader.name}: ${refused} refused, ${equal} compared equal, ${undecided} undecided`);
     expect(findings.map(({ number, what }) => `${replay(reader.name, number)}: ${what}`)).toEqual([]);
     expect(equal).toBeGreaterThan(0);

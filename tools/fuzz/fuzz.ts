@@ -34,6 +34,8 @@ export interface FuzzOptions {
   readonly mostFindings?: number;
   /** Of each file that is hard to read. Default 50,000. */
   readonly hardCharacters?: number;
+  /** Ends the run between two files: whoever waits no more leaves the process to the next reader. */
+  readonly signal?: AbortSignal;
 }
 
 /** A message names what was found; it may quote a long word of a file, and does not repeat the file. */
@@ -41,14 +43,15 @@ const MESSAGE_CHARACTERS = 100_000;
 
 /** Sound files first, then damaged ones. Rejects when a sound file is not read as the second reader reads it. */
 export async function fuzz(reader: FuzzedReader, kept: KeptProcess, options: FuzzOptions): Promise<Report> {
-  const { seed, cases, from = 0, mostFindings = 20, hardCharacters = 50_000 } = options;
+  const { seed, cases, from = 0, mostFindings = 20, hardCharacters = 50_000, signal } = options;
   const seeds = await reader.seeds();
   await checkSeeds(reader, kept, seeds);
-  if (from === 0) await checkHard(reader, kept, hardCharacters);
+  if (from === 0) await checkHard(reader, kept, hardCharacters, signal);
   const counts = { equal: 0, undecided: 0, refused: 0 };
   const findings: Finding[] = [];
   let done = 0;
   for (; done < cases && findings.length < mostFindings; done++) {
+    signal?.throwIfAborted();
     const number = from + done;
     const bytes = caseOf(reader, seeds, seed, number);
     const { ending, what, isDecided } = await judge(reader, kept, bytes, number);
@@ -82,8 +85,14 @@ async function checkSeeds(reader: FuzzedReader, kept: KeptProcess, seeds: readon
 }
 
 /** These are not damaged: that they end in time is what is asked. */
-async function checkHard(reader: FuzzedReader, kept: KeptProcess, characters: number): Promise<void> {
+async function checkHard(
+  reader: FuzzedReader,
+  kept: KeptProcess,
+  characters: number,
+  signal: AbortSignal | undefined,
+): Promise<void> {
   for (const [name, bytes] of Object.entries(reader.hard?.(characters) ?? {})) {
+    signal?.throwIfAborted();
     const { ending, what } = await judge(reader, kept, bytes, 0);
     if (ending !== 'read' || what !== undefined)
       throw new Error(`${name} (${bytes.length} bytes, ${reader.name}) is not read: ${what ?? ending}`);

@@ -16,8 +16,9 @@ import { SHOAL, Sandbox, says, watch, type Result, type Running } from '../testi
 
 const DIMS = 32;
 const HEADER_BYTES = 128;
-/** Rows of a run that something happens to half-way: seconds of work. */
-const MUCH = 24_000;
+/** Rows of a run that something happens to half-way: seconds of work. More at night. */
+const MUCH = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 9_000 : 24_000;
+const MUCH_TEXT = MUCH.toLocaleString('en');
 /** What every command says where the server on PATH is Redis 7.0. */
 const ADVICE = /^shoal: the queue server is Redis 7\.0\.\d+; .* are advised\. Upgrade it when you can\n/m;
 
@@ -591,7 +592,10 @@ describe('from nothing', () => {
     expect(resumed).toMatchObject({
       code: 0,
       stderr: expect.stringMatching(
-        /goes on with much\.npy behind [\d,]+ rows of an interrupted run.*\n[\s\S]*24,000 rows.* of them were there before/,
+        new RegExp(
+          /goes on with much\.npy behind [\d,]+ rows of an interrupted run.*\n[\s\S]*/.source +
+            `${MUCH_TEXT} rows.* of them were there before`,
+        ),
       ),
     });
     expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt']);
@@ -602,7 +606,7 @@ describe('from nothing', () => {
 
   test('SIGKILL of a run in shards, then the same command: whole shards are left as they are', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
-    const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', '4000'];
+    const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', String(MUCH / 6)];
     const first = box.start(args);
     while (!existsSync(box.path('much-00001.arrow'))) {
       if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
@@ -617,7 +621,10 @@ describe('from nothing', () => {
     expect(resumed).toMatchObject({
       code: 0,
       stderr: expect.stringMatching(
-        /goes on with much\.arrow behind [\d,]+ rows.*\n[\s\S]*24,000 rows → much-00000\.arrow to .*05\.arrow.* were there/,
+        new RegExp(
+          /goes on with much\.arrow behind [\d,]+ rows.*\n[\s\S]*/.source +
+            `${MUCH_TEXT} rows → much-00000\\.arrow to .*05\\.arrow.* were there`,
+        ),
       ),
     });
     expect(statSync(box.path('much-00001.arrow')).ino).toBe(ino);

@@ -24,8 +24,8 @@ import { programOf } from '@shoal/core/testing';
 import { cacheFolder } from '@shoal/core';
 import { openGraph, openModel } from '@shoal/models';
 
-/** Some fourteen jobs, several seconds of work: enough to have a middle. More at night. */
-const TEXTS = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 900 : 3_000;
+/** Some eight jobs, several seconds of work: enough to have a middle. More at night. */
+const TEXTS = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 480 : 3_000;
 const DIMS = 384;
 /** After a command that was killed the private server waits a while for another; a minute later nothing may be left. */
 const NOTHING_LEFT_MS = 60_000;

@@ -3,7 +3,6 @@
 
 import { csvRecords } from './csv-records.ts';
 import { arrayRecords, lineRecords } from './line-records.ts';
-import { markdownRecords } from './markdown-records.ts';
 import type { ReadingNotes } from './reading-notes.ts';
 import { placeIn, unitOf, type BadRecord, type Found, type RecordOptions, type TextRecord } from './record.ts';
 
@@ -49,10 +48,16 @@ function foundIn(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGe
     case 'csv':
       return csvRecords(chunks, options);
     case 'markdown':
-      return markdownRecords(chunks, options);
+      return markdownFound(chunks, options);
     case 'parquet':
       throw new Error('Parquet is read from a file (parquet-records.ts), and not from a stream');
   }
+}
+
+/** The parser of Markdown is a quarter of what this command would load, and is loaded for Markdown alone. */
+async function* markdownFound(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
+  const { markdownRecords } = await import('./markdown-records.ts');
+  yield* markdownRecords(chunks, options);
 }
 
 /** A copy: a slice of a string keeps the whole of it alive. Never between the halves of a character. */
