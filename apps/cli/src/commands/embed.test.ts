@@ -1,7 +1,7 @@
 // `shoal embed` as a whole: real files, the real queue server, a real worker with a tiny random model.
 
 import { existsSync, readFileSync, readdirSync, readlinkSync, statSync, writeFileSync } from 'node:fs';
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { open as openFile, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
@@ -55,6 +55,13 @@ function openFiles(pid: number): string[] {
       return []; // closed meanwhile
     }
   });
+}
+
+/** Resolves when a process has started, however busy the machine is, and waits: it has been asleep for a second. */
+async function waits({ pid }: ChildProcess): Promise<void> {
+  const file = `/proc/${pid}/stat`;
+  const isAsleep = (): boolean => !existsSync(file) || /\) S /.test(readFileSync(file, 'utf8')); // elsewhere a second
+  for (let looks = 0; looks < 20; looks = isAsleep() ? looks + 1 : 0) await sleep(50);
 }
 
 /** Texts that all differ. */
@@ -504,7 +511,7 @@ describe('from nothing', () => {
       stdio: ['pipe', 'pipe', 'pipe'],
     });
     const running = watch(child);
-    await sleep(1_500); // nothing is printed before the first line arrives
+    await waits(child); // nothing is printed before the first line arrives
     child.kill('SIGINT');
     expect(await running.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
   });
@@ -512,7 +519,7 @@ describe('from nothing', () => {
   test('a pipe by its name is read, and Ctrl-C while it says nothing ends at once', async () => {
     execFileSync('mkfifo', [box.path('pipe.txt')]);
     const silent = box.start(['embed', 'pipe.txt', '-o', 'out.npy', '--json']);
-    await sleep(1_500); // as above
+    await waits(silent.child); // as above
     silent.child.kill('SIGINT');
     const { stdout: report, ...ended } = await silent.ended;
     expect(ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
@@ -683,18 +690,21 @@ describe('from nothing', () => {
   });
 
   test('a file that another run is writing is left alone', async () => {
-    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
-    const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+    execFileSync('mkfifo', [box.path('slow.txt')]);
+    const first = box.start(['embed', 'slow.txt', '-o', 'much.npy']);
+    const writer = await openFile(box.path('slow.txt'), 'w');
+    await writer.write(`${texts(1_000).join('\n')}\n`);
     await written('much.npy', 20_000, first);
-    const second = await box.run(['embed', 'much.txt', '-o', 'much.npy']);
+    const second = await box.run(['embed', '-', '-o', 'much.npy'], { input: 'one\ntwo\n' });
     expect(second).toMatchObject({
       code: 1,
       stderr:
         `shoal: cannot write much.npy: another shoal embed (process ${first.child.pid}) is writing it; wait for ` +
         `it, or choose another file\n`,
     });
+    await writer.close();
     expect((await first.ended).code).toBe(0);
-    expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(MUCH);
+    expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(1_000);
   });
 
   test('nor is one whose writer still waits for its first record', async () => {
