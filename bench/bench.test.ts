@@ -76,6 +76,26 @@ test('tenant-wait: in simulated time a small tenant takes less than twice as lon
   });
 });
 
+test('rolling: workers are replaced under load and no job fails; at night four of them', async () => {
+  const workers = isNightly ? 4 : 1;
+  expect(
+    await runBench(
+      'queue/rolling',
+      '--workers',
+      String(workers),
+      '--texts',
+      '200',
+      '--interactive',
+      '20',
+      '--seconds',
+      '1',
+      '--rounds',
+      '1',
+      '--report',
+    ),
+  ).toMatchObject({ failed: 0, restarted: workers });
+});
+
 test('queue-rates: every job of a short run comes back right, far from the server and at night near it', async () => {
   for (const distance of isNightly ? ['0', '2.4'] : ['2.4']) {
     const { rows } = await runBench(

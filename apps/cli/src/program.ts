@@ -9,11 +9,12 @@ import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.
 import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './embed/flags.ts';
 import type { GpuFlags } from './commands/gpu.ts';
-import type { FleetFlags } from './commands/fleet.ts';
+import type { FleetFlags, StatusFlags } from './commands/fleet.ts';
 import type { RestartFlags } from './commands/fleet-restart.ts';
 import type { CreateFlags, KeyFlags } from './commands/key.ts';
 import type { ImportFlags, ModelFlags, PullFlags } from './commands/model.ts';
-import type { CleanFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
+import type { CleanFlags, CountsFlags, QueueFlags, RetryFlags } from './commands/queue.ts';
+import type { TenantFlags } from './commands/queue-look.ts';
 import type { RerankFlags } from './commands/rerank.ts';
 import type { SearchFlags, SimilarityFlags, SpreadFlags } from './commands/search.ts';
 import type { ServeFlags } from './commands/serve.ts';
@@ -655,8 +656,9 @@ function addFleet(program: Command, terminal: Terminal): void {
     .description(
       'Shows live workers (device, rates by length of rows, claims, token budget, memory), both lanes with ' +
         'what waits, from which backlog on a CPU worker helps out, and what stands in the way.',
-    );
-  status.action(async (flags: FleetFlags) => (await import('./commands/fleet.ts')).status(terminal, flags));
+    )
+    .option('--all', 'every queue of the prefix');
+  status.action(async (flags: StatusFlags) => (await import('./commands/fleet.ts')).status(terminal, flags));
   const drain = fleet
     .command('drain')
     .description(
@@ -720,9 +722,11 @@ function addDoctor(program: Command, terminal: Terminal, version: string): void 
     .summary('what works here and what does not, each failure with its cure')
     .description(
       'Looks at versions, cache folder, GPUs (driver, memory, ECC, MIG, permission), the CUDA provider, the ' +
-        'model on its device and the queue server. Changes nothing. Exit code 1 when something is broken that ' +
-        'the settings in force need.',
+        'model on its device, this machine, the queue server and all its queues with their workers. Changes nothing. ' +
+        'Exit code 1 when something is broken that the settings in force need.',
     )
+    .option('--bundle <file>', 'write what was found as a tar (.tar, .tgz) for who helps; no texts, no secrets')
+    .option('--log <file>', 'a log whose last lines go into the bundle')
     .option('--json', 'report as JSON');
   addSettings(command, ['device', 'precision', 'model', 'redisUrl', ...STORE]);
   command.action(async (flags: DoctorFlags) => (await import('./commands/doctor.ts')).doctor(terminal, flags, version));
@@ -770,8 +774,9 @@ function addQueue(program: Command, terminal: Terminal): void {
     .helpCommand(false);
   const counts = queue
     .command('counts')
-    .description('Jobs of both lanes by state, workers, quarantine, reserved room.');
-  counts.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).counts(terminal, flags));
+    .description('Jobs of both lanes by state, workers, quarantine, reserved room.')
+    .option('--all', 'every queue of the prefix');
+  counts.action(async (flags: CountsFlags) => (await import('./commands/queue.ts')).counts(terminal, flags));
   const pause = queue
     .command('pause')
     .description('Nothing is claimed any more, in both lanes; what is claimed is finished, new jobs are taken.');
@@ -780,7 +785,8 @@ function addQueue(program: Command, terminal: Terminal): void {
   resume.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).resume(terminal, flags));
   const jobs = addQueueJobs(queue, terminal);
   const quarantine = addQuarantine(queue, terminal);
-  for (const command of [counts, pause, resume, ...jobs, ...quarantine]) {
+  const looks = addLooks(queue, terminal);
+  for (const command of [counts, pause, resume, ...jobs, ...looks, ...quarantine]) {
     command
       .option('--queue <name>', 'a queue by its name instead of a model’s, e.g. embed-minilm-sim', queueName)
       .option('--json', 'report as JSON')
@@ -826,6 +832,25 @@ function addQueueJobs(queue: Command, terminal: Terminal): Command[] {
     );
   repair.action(async (flags: QueueFlags) => (await import('./commands/queue.ts')).repair(terminal, flags));
   return [retry, cancel, clean, repair];
+}
+
+function addLooks(queue: Command, terminal: Terminal): Command[] {
+  const why = queue
+    .command('why')
+    .description(
+      'Says in one sentence why a job is where it is, then what that was judged from: over all queues of the prefix, both ' +
+        'lanes, quarantine, inputs and results. Exit code 1 where nobody knows the id.',
+    )
+    .argument('<job>', 'id of a job');
+  why.action(async (jobId: string, flags: QueueFlags) =>
+    (await import('./commands/queue-look.ts')).why(terminal, jobId, flags),
+  );
+  const tenants = queue
+    .command('tenants')
+    .description('Whose jobs wait, those with most rows first: rows, tokens, room that is reserved, the longest waits.')
+    .option('--top <n>', 'so many tenants (default: 20)', positiveInteger);
+  tenants.action(async (flags: TenantFlags) => (await import('./commands/queue-look.ts')).tenants(terminal, flags));
+  return [why, tenants];
 }
 
 function addQuarantine(queue: Command, terminal: Terminal): Command[] {

@@ -19,6 +19,10 @@ export {
   type BoardQueue,
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
+export { QueueLook, type JobAnswer, type QueueLookOptions } from './look/queue-look.ts';
+export { countWaiting, readTenants, type TenantLoad, type Tenants } from './look/tenants.ts';
+export { whyJob, whyUnknown, type JobSighting, type SightedState, type SeenWorker } from './look/why-job.ts';
+export { knownQueues, type KnownQueues } from './lanes/known-queues.ts';
 export { orderWaiting, type FairOrderOptions, type WaitingOrder } from './worker/fair-order.ts';
 export { notedQueues } from './lanes/noted-queues.ts';
 export { parkedJobs, totalOf, type ParkedJobs } from './worker/parking.ts';
@@ -63,6 +67,7 @@ export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/rep
 export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
+export { readServerHealth, type ReplicaHealth, type ServerHealth } from './redis/server-health.ts';
 export { writeRefusal } from './redis/write-refusal.ts';
 export { JobProducer, type JobEnding, type JobState, type ServingWorker } from './producer/job-producer.ts';
 export type { AddOptions, AddResult, NewJob } from './producer/new-job.ts';

@@ -23,20 +23,40 @@ import {
 } from '@shoal/queue';
 import { attachRunningServer, findPresentProgram } from '@shoal/private-server';
 import { examineGpus, examineModel, type Finding } from '@shoal/worker';
+import { isHere, lookAround, type AroundServer } from '../doctor/around-server.ts';
+import { auditLines, bundleFiles, writeBundle } from '../doctor/bundle.ts';
+import { checkHost, type HostFacts } from '../doctor/host-checks.ts';
+import { readHost } from '../doctor/host-facts.ts';
+import { secretsHider } from '../doctor/secrets.ts';
+import { strayVariables } from '../doctor/stray-variables.ts';
 import { settingsOf } from '../settings.ts';
-import { hasColor, print, type Terminal } from '../terminal.ts';
+import { hasColor, print, say, type Terminal } from '../terminal.ts';
 
 export interface DoctorFlags {
   readonly json?: boolean;
+  /** Where what was found goes as a tar. */
+  readonly bundle?: string;
+  /** A log whose end goes along. */
+  readonly log?: string;
 }
 
 const LEAST_DISK_BYTES = 1e9;
 const ANSWER_WITHIN_MS = 5_000;
 
 export async function doctor(terminal: Terminal, flags: DoctorFlags, version: string): Promise<void> {
+  if (flags.log !== undefined && flags.bundle === undefined)
+    throw new ShoalError('USAGE', '--log is for what --bundle FILE writes: say where to');
   const settings = await settingsOf(terminal, flags);
   const cacheDir = cacheFolder(settings.cacheDir, terminal.environment);
-  const findings: Finding[] = [
+  const server = await lookAtQueue(settings, cacheDir, version);
+  const host = await readHost({
+    settings,
+    environment: terminal.environment,
+    hasServer: server.redisUrl !== undefined && isHere(server.redisUrl),
+    ...strayVariables(terminal.environment),
+  });
+  const hide = await secretsHider(settings, terminal.environment);
+  const found: Finding[] = [
     {
       about: 'versions',
       state: 'ok',
@@ -49,13 +69,17 @@ export async function doctor(terminal: Terminal, flags: DoctorFlags, version: st
       ? []
       : await examineGpus({ cacheDir, environment: terminal.environment, cudaLibrary: settings.cudaLibrary })),
     await modelFinding(settings, cacheDir, terminal),
-    ...(await queueFindings(settings, cacheDir)),
+    ...checkHost(host),
+    ...server.findings,
   ];
+  const findings = found.map((one): Finding => ({ ...one, found: hide(one.found) }));
   const isBroken = findings.some((finding) => finding.state === 'broken' && isNeeded(finding, settings));
   await print(
     terminal,
     flags.json === true ? `${JSON.stringify({ ok: !isBroken, findings })}\n` : asText(findings, hasColor(terminal)),
   );
+  if (flags.bundle !== undefined)
+    await bundle(terminal, { ...flags, bundle: flags.bundle }, { settings, version, findings, host, server });
   if (isBroken)
     throw new ShoalError(
       'SETUP_FAILED',
@@ -139,28 +163,63 @@ async function modelFinding(settings: Settings, cacheDir: string, { environment 
   });
 }
 
-async function queueFindings(settings: Settings, cacheDir: string): Promise<Finding[]> {
-  if (settings.redisUrl !== undefined) return serverFindings(settings.redisUrl, settings);
-  return [await privateServerFinding(cacheDir), ...(await runningServerFindings(settings, cacheDir))];
+interface SeenServer extends AroundServer {
+  /** Undefined: none runs. */
+  readonly redisUrl: string | undefined;
+  /** What was done by hand, for a bundle. */
+  readonly audit: string;
+}
+
+async function lookAtQueue(settings: Settings, cacheDir: string, version: string): Promise<SeenServer> {
+  if (settings.redisUrl !== undefined) return serverFindings(settings.redisUrl, settings, version);
+  const program = await privateServerFinding(cacheDir);
+  const running = await runningServerFindings(settings, cacheDir, version);
+  return { ...running, findings: [program, ...running.findings] };
+}
+
+function nothingOf(...findings: Finding[]): SeenServer {
+  return { findings, queues: [], info: undefined, redisUrl: undefined, audit: '' };
+}
+
+interface BundleFacts {
+  readonly settings: Settings;
+  readonly version: string;
+  readonly findings: readonly Finding[];
+  readonly host: HostFacts;
+  readonly server: SeenServer;
+}
+
+async function bundle(
+  terminal: Terminal,
+  { bundle: path, log: logFile }: { readonly bundle: string; readonly log?: string },
+  { server, ...facts }: BundleFacts,
+): Promise<void> {
+  const { queues, info, audit } = server;
+  const files = await bundleFiles({ ...facts, environment: terminal.environment, queues, info, audit, logFile });
+  await writeBundle(path, files, Date.now());
+  say(
+    terminal,
+    `${path} has ${files.map(({ name }) => name.replace('shoal-doctor/', '')).join(', ')}; no texts, no secrets`,
+  );
 }
 
 /** The private server, where one runs: asked as any other, because its disk may be full. */
-async function runningServerFindings(settings: Settings, cacheDir: string): Promise<Finding[]> {
+async function runningServerFindings(settings: Settings, cacheDir: string, version: string): Promise<SeenServer> {
   try {
     const server = await attachRunningServer({ cacheDir });
-    if (server === undefined) return [];
+    if (server === undefined) return nothingOf();
     try {
-      return await serverFindings(server.url, settings);
+      return await serverFindings(server.url, settings, version);
     } finally {
       await server.release();
     }
   } catch (error) {
     const found = error instanceof Error ? error.message : String(error);
-    return [{ about: 'queue server', state: 'broken', found, cure: 'see the line' }];
+    return nothingOf({ about: 'queue server', state: 'broken', found, cure: 'see the line' });
   }
 }
 
-async function serverFindings(redisUrl: string, settings: Settings): Promise<Finding[]> {
+async function serverFindings(redisUrl: string, settings: Settings, version: string): Promise<SeenServer> {
   const { prefix, unsafeServer } = settings;
   const queue = await queueOfNamed(settings.model, storeFolders(settings));
   const connection = openConnection({ url: redisUrl, name: 'doctor' });
@@ -169,7 +228,9 @@ async function serverFindings(redisUrl: string, settings: Settings): Promise<Fin
     const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: unsafeServer === 'warn' });
     const refusal = await writeRefusal(connection, prefix);
     const what = `${facts.product} ${facts.version}`;
-    return [
+    const isPrivate = facts.isPrivate;
+    const around = await lookAround({ redisUrl, connection, settings, version, isPrivate });
+    const findings: Finding[] = [
       refusal === undefined
         ? {
             about: 'queue server',
@@ -182,23 +243,28 @@ async function serverFindings(redisUrl: string, settings: Settings): Promise<Fin
             found: `${what} takes no writes: ${refusal}`,
             cure: 'free space on its disk and memory, or let it write there; work goes on by itself then',
           },
-      ...warnings.map((found): Finding => ({ about: 'queue server', state: 'warning', found })),
+      ...warnings.map(warningOf),
       ...(await keyFindings(connection, prefix, queue)),
       ...(await trialFindings(connection, prefix, queue)),
       ...(await parkedFindings(connection, prefix, queue)),
+      ...around.findings,
     ];
+    const audit = await auditLines(redisUrl, prefix).catch(() => '');
+    return { ...around, findings, redisUrl, audit };
   } catch (error) {
-    return [
-      {
-        about: 'queue server',
-        state: 'broken',
-        found: error instanceof Error ? error.message : String(error),
-        cure: 'see the line; REDIS_URL names the server',
-      },
-    ];
+    const found = error instanceof Error ? error.message : String(error);
+    const cure = 'see the line; REDIS_URL names the server';
+    return { ...nothingOf({ about: 'queue server', state: 'broken', found, cure }), redisUrl };
   } finally {
     await closeConnection(connection);
   }
+}
+
+/** Each has its cure behind what was found. */
+function warningOf(warning: string): Finding {
+  const [, found = warning, cure = 'see the line'] =
+    /^(.+?)(?:\. |: (?=free )|; (?=make sure))(.+)$/s.exec(warning) ?? [];
+  return { about: 'queue server', state: 'warning', found, cure };
 }
 
 /** A key of another type than it should be stops a queue for everybody. */

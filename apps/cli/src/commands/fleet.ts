@@ -4,17 +4,10 @@
 import { ShoalError } from '@shoal/contract';
 import { LENGTH_CLASSES, type ByLength } from '@shoal/core';
 import type { LedgerFacts, SimilarityFacts } from '@shoal/core/similarity';
-import {
-  Fleet,
-  isSimulated,
-  totalOf,
-  type FleetView,
-  type LiveWorker,
-  type ParkedJobs,
-  type StartingWorker,
-} from '@shoal/queue';
+import { Fleet, isSimulated, totalOf, type FleetView, type LiveWorker, type ParkedJobs } from '@shoal/queue';
 import { audited } from '../processes/audited.ts';
 import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
+import { table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { restartWorkers, type RestartFlags } from './fleet-restart.ts';
 
@@ -25,7 +18,12 @@ export interface FleetFlags {
   readonly queue?: string;
 }
 
-export async function status(terminal: Terminal, flags: FleetFlags): Promise<void> {
+export interface StatusFlags extends FleetFlags {
+  readonly all?: boolean;
+}
+
+export async function status(terminal: Terminal, flags: StatusFlags): Promise<void> {
+  if (flags.all === true) return (await import('./all-queues.ts')).statusOfAll(terminal, flags);
   await withFleet(terminal, flags, async (fleet) => {
     const view = await fleet.read();
     const warnings = warningsOf(view);
@@ -175,10 +173,11 @@ function jobs(count: number): string {
 
 type Workers = FleetView['workers'];
 
-export function describe({ lanes, workers, starting, atMs }: FleetView): string {
+export function describe(view: FleetView): string {
+  const { lanes, workers, starting } = view;
   return [
     describeLanes(lanes),
-    workers.length + starting.length === 0 ? 'no worker is alive\n' : describeWorkers(workers, starting, atMs),
+    workers.length + starting.length === 0 ? 'no worker is alive\n' : describeWorkers(view),
     describeComparers(workers),
     describeTakers(workers),
   ]
@@ -225,7 +224,7 @@ const WORKER_HEAD = [
   'UP',
 ];
 
-function describeWorkers(workers: Workers, starting: readonly StartingWorker[], atMs: number | undefined): string {
+export function describeWorkers({ workers, starting, atMs }: FleetView): string {
   const since = (ms: number | undefined): string =>
     ms === undefined || atMs === undefined ? '' : age(Math.max(0, atMs - ms));
   const lines = workers.map(({ workerId, lanes: served, facts, state }) => [
@@ -327,17 +326,4 @@ function waits(ms: number): string {
 
 function seconds(ms: number): string {
   return `${(ms / 1_000).toLocaleString('en', { maximumFractionDigits: 1 })} s`;
-}
-
-function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
-  return [head, ...rows]
-    .map(
-      (row) =>
-        `${row
-          .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-          .join('  ')
-          .trimEnd()}\n`,
-    )
-    .join('');
 }

@@ -17,6 +17,10 @@ export interface QueueFlags {
   readonly queue?: string;
 }
 
+export interface CountsFlags extends QueueFlags {
+  readonly all?: boolean;
+}
+
 export interface RetryFlags extends QueueFlags {
   readonly all?: boolean;
   readonly code?: string;
@@ -31,7 +35,8 @@ export interface CleanFlags extends QueueFlags {
 /** Ids a call takes at once; the server does nothing else meanwhile. */
 const STEP_JOBS = 200;
 
-export async function counts(terminal: Terminal, flags: QueueFlags): Promise<void> {
+export async function counts(terminal: Terminal, flags: CountsFlags): Promise<void> {
+  if (flags.all === true) return (await import('./all-queues.ts')).countsOfAll(terminal, flags);
   await withAdmin(terminal, flags, async (admin, place) => {
     await refuseUnseen(place);
     const counted = await admin.counts();

@@ -287,7 +287,7 @@ export class Fleet {
 }
 
 /** What a worker told two seconds ago, or nothing of the kind, and what is known of its queue now. */
-function standingSeen(facts: WorkerFacts | undefined, isDrained: boolean, isPaused: boolean): WorkerStanding {
+export function standingSeen(facts: WorkerFacts | undefined, isDrained: boolean, isPaused: boolean): WorkerStanding {
   const told = facts?.standing;
   if (told === undefined) return standingOf({ isDrained, claims: facts?.claims ?? 0, isPaused });
   const { state, reason } = told;

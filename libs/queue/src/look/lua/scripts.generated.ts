@@ -1,0 +1,40 @@
+// Written by tools/build-lua.ts from the .lua files of this folder: npm run lua.
+
+import type { Script } from '../../redis/script.ts';
+
+export const WEIGH_JOBS: Script = {
+  name: 'look/weigh-jobs',
+  sha: '1237d7b6d36fcb95f723f60ee5adf42745af0d36',
+  keyCount: 1,
+  lua: [
+    '#!lua flags=no-writes\n-- Says whose jobs these are, of which class, how large, and since w',
+    'hen they wait.\n--\n-- Runs: by `shoal queue tenants` and `queue why`, for up to 200 jobs a ',
+    'call\n-- KEYS[1] job: record of one of them, which tells where the others lie\n-- ARGV[1] jo',
+    'bs: what keys of jobs begin with\n-- ARGV[2] interactive: most rows of a job that is intera',
+    'ctive unless it says otherwise\n-- ARGV[3..] jobs: their ids\n-- Answers: for each job false',
+    ' where it has no record, else a list of its tenant, class as "i" or "b", rows, tokens (0\n-',
+    '-   where nobody knows), and the time since which it waits, epoch ms\n-- Writes: nothing\n--',
+    ' Deletes: nothing\n--\n-- Large inline jobs are not decoded: a quote inside a JSON string is',
+    ' always escaped, so `"tenant"` before a colon is a\n-- field; their rows are not counted.\nl',
+    'ocal MOST_DECODED_BYTES = 4096\nlocal MOST_TENANT_BYTES = 128\nlocal jobPrefix, interactiveR',
+    'ows = ARGV[1], tonumber(ARGV[2])\n\nlocal function delayIn(options)\n  if not string.find(opt',
+    'ions, \'"delay"\', 1, true) then\n    return 0\n  end\n  local isJson, parsed = pcall(cjson.dec',
+    "ode, options)\n  return isJson and type(parsed) == 'table' and tonumber(parsed.delay) or 0\n",
+    'end\n\nlocal function factsOf(data)\n  if #data > MOST_DECODED_BYTES then\n    local tenant = ',
+    'string.match(data, \'"tenant"%s*:%s*"([^"\\\\]*)"\')\n    return { tenant = tenant, class = str',
+    'ing.match(data, \'"class"%s*:%s*"([^"\\\\]*)"\'), rows = 0, isLarge = true }\n  end\n  local isJ',
+    "son, job = pcall(cjson.decode, data)\n  if not isJson or type(job) ~= 'table' then\n    retu",
+    "rn { rows = 1 }\n  end\n  if type(job.input) == 'table' then\n    return { tenant = job.tenan",
+    't, class = job.class, rows = tonumber(job.input.rows), tokens = tonumber(job.input.tokens)',
+    " }\n  end\n  return { tenant = job.tenant, class = job.class, rows = type(job.texts) == 'tab",
+    "le' and #job.texts or 1 }\nend\n\nlocal function weigh(id)\n  local found = redis.pcall('HMGET",
+    "', jobPrefix .. id, 'data', 'timestamp', 'opts', 'shoalSince')\n  if found.err or not found",
+    '[1] then\n    return false\n  end\n  local job = factsOf(found[1])\n  local rows = job.rows or',
+    " 1\n  local isInteractive = job.class == 'interactive'\n    or (job.class ~= 'bulk' and not ",
+    'job.isLarge and rows <= interactiveRows)\n  local since = tonumber(found[4]) or (tonumber(f',
+    "ound[2]) or 0) + delayIn(found[3] or '')\n  local tenant = type(job.tenant) == 'string' and",
+    " string.sub(job.tenant, 1, MOST_TENANT_BYTES) or 'default'\n  return { tenant, isInteractiv",
+    "e and 'i' or 'b', rows, job.tokens or 0, string.format('%.0f', since) }\nend\n\nlocal answers",
+    ' = {}\nfor at = 3, #ARGV do\n  answers[at - 2] = weigh(ARGV[at])\nend\nreturn answers\n',
+  ].join(''),
+};
