@@ -232,6 +232,15 @@ describe.runIf(program !== undefined && isNight)('in Chromium', () => {
     expect(await look('/', 'paused-fleet', [`${QUEUE} is paused`])).toEqual([]);
   });
 
+  test('jobs found by id and by the beginning of it', async () => {
+    await addLoad();
+    await open();
+    expect(await look('/search?q=docs~7', 'search', ['It waits in', 'Tenant'])).toEqual([]);
+    const phone = { size: PHONE, scheme: 'dark' } as const;
+    expect(await look('/search?q=docs~*', 'search-many', ['120 jobs'], phone)).toEqual([]);
+    expect(await look('/search?q=nobody', 'search-none', ['Look for ids that begin so'])).toEqual([]);
+  });
+
   test('the page follows what happens and leaves the reader where he is', async () => {
     await addLoad();
     await open();

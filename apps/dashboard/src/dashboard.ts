@@ -4,7 +4,7 @@
 
 import type { AddressInfo } from 'node:net';
 import { fastify, type FastifyInstance } from 'fastify';
-import type { Logger } from '@shoal/core';
+import type { Logger, StoreFolders } from '@shoal/core';
 import { hostGuard, listenFailure, type HostGuard } from '@shoal/ops';
 import { BoardQueues, writeAudit } from '@shoal/queue';
 import { DashboardKeys } from './access/dashboard-keys.ts';
@@ -16,6 +16,7 @@ import { FleetReader, mainQueuesOf } from './fleet/fleet-reading.ts';
 import { LivePages } from './fleet/live.ts';
 import { QueueNames } from './fleet/queue-names.ts';
 import { addPages } from './page/routes.ts';
+import { FirstTexts } from './search/first-text.ts';
 import { searchJobs } from './search/search.ts';
 
 export interface DashboardOptions {
@@ -31,6 +32,8 @@ export interface DashboardOptions {
   readonly proxyHeader?: string | undefined;
   readonly proxies?: string | undefined;
   readonly operators?: string | undefined;
+  /** Where models are, to show beginnings of texts: the setting dashboardTexts. */
+  readonly textsOf?: StoreFolders | undefined;
   readonly log: Logger;
 }
 
@@ -46,7 +49,7 @@ const MOST_FORM_BYTES = 1_048_576;
 
 /** Throws QUEUE_UNREACHABLE, and CONFIG_INVALID for keys or proxies that cannot be, or when it cannot listen there. */
 export async function createDashboard(options: DashboardOptions): Promise<Dashboard> {
-  const { redisUrl, prefix, host, port, keyFile, proxyHeader, proxies, operators, log } = options;
+  const { redisUrl, prefix, host, port, keyFile, proxyHeader, proxies, operators, textsOf, log } = options;
   const proxy = proxyHeader === undefined ? undefined : new TrustedProxy({ header: proxyHeader, proxies, operators });
   const keys = keyFile === undefined ? undefined : await DashboardKeys.open(keyFile, log);
   const queues = await BoardQueues.connect({ redisUrl, prefix, log });
@@ -70,7 +73,9 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const tools = { redisUrl, prefix, log, queue: async (name: string) => reader.queue(await names.known(name)) };
   const look = async (asked: string): ReturnType<typeof searchJobs> =>
     searchJobs(reader.server, prefix, mainQueuesOf(await names.now()), asked);
-  addPages(app, { readFleet, names, tools, live, look });
+  const texts =
+    textsOf === undefined ? undefined : new FirstTexts({ connection: reader.server, prefix, store: textsOf });
+  addPages(app, { readFleet, names, tools, live, look, texts });
   addActions(app, { gate, tools, audit: (entry) => writeAudit(reader.server, prefix, entry, log) });
   let stopping: Promise<void> | undefined;
   const stop = (): Promise<void> =>

@@ -136,11 +136,22 @@ test('the stream tells every part at once, and then what changed', async () => {
   };
   await until((so) => so.includes('event: fleet') && so.endsWith('\n\n'));
   const first: unknown = JSON.parse(/data: (\{"time".*\})/.exec(text)?.[1] ?? '');
-  expect(Object.keys(Reflect.get(Object(first), 'parts'))).toEqual(['notices', 'figures', 'queues', 'workers']);
+  expect(Object.keys(Reflect.get(Object(first), 'parts'))).toEqual([
+    'notices',
+    'figures',
+    'queues',
+    'workers',
+    'tenants',
+  ]);
   text = '';
   await fleet.add({ workerId: 'late-00000001' });
   await until((so) => so.includes('late-00000001'));
   abort.abort();
+});
+
+test('tenants with what waits of each', async () => {
+  await fleet.queue().add('embed', { v: 1, texts: ['a', 'b'], tenant: 'acme' }, { jobId: 'acme~1' });
+  expect((await get('/')).text).toContain(`acme ${QUEUE} 1 2`);
 });
 
 test('names of others do no harm on the page', async () => {
@@ -154,11 +165,20 @@ test('names of others do no harm on the page', async () => {
 test('a job is found by its id or the beginning of it, and what is not there is said', async () => {
   await fleet.queue().add('embed', { v: 1, texts: ['a text about the sea'], tenant: 'acme' }, { jobId: 'acme~1' });
   await fleet.queue(`${QUEUE}-cpu`).add('embed', { v: 1 }, { jobId: 'acme~2' });
-  expect((await get('/search?q=acme~1')).text).toContain(`1 job Job Lane State acme~1 ${QUEUE} waiting`);
+  const { text } = await get('/search?q=acme~1');
+  for (const words of [
+    'It waits in embed-minilm',
+    'no worker serves embed-minilm',
+    'Tenant acme',
+    'Size 1 row, interactive',
+  ])
+    expect(text).toContain(words);
   expect((await get('/search?q=acme~*')).text).toMatch(
     /2 jobs .*acme~1 embed-minilm waiting acme~2 embed-minilm-cpu waiting/,
   );
-  expect((await get('/search?q=nobody')).text).toContain('No queue has such a job.');
+  expect((await get('/search?q=nobody')).text).toContain(
+    'No queue of this server has a job, an input or a result of the id',
+  );
   expect((await get('/search?q=*')).status).toBe(404);
 });
 

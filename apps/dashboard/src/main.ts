@@ -1,5 +1,6 @@
 // The dashboard as a process. Settings come from the environment (docs/settings.md).
 
+import { storeFolders } from '@shoal/core';
 import { serviceMain } from '@shoal/ops/service';
 import { createDashboard } from './dashboard.ts';
 
@@ -10,7 +11,8 @@ process.exit(
       const { redisUrl, prefix, dashboardHost: host, dashboardPort: port, httpHosts: hosts } = settings;
       const { dashboardKeyFile: keyFile, dashboardProxyHeader: proxyHeader } = settings;
       const { dashboardProxies: proxies, dashboardOperators: operators } = settings;
-      const access = { keyFile, proxyHeader, proxies, operators };
+      const textsOf = settings.dashboardTexts === 'yes' ? storeFolders(settings) : undefined;
+      const access = { keyFile, proxyHeader, proxies, operators, textsOf };
       const { url, stop } = await createDashboard({ redisUrl, prefix, host, hosts, port, ...access, log });
       return { facts: { url }, stop };
     },

@@ -19,7 +19,7 @@ export {
   type BoardQueue,
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
-export { QueueLook, type JobAnswer, type QueueLookOptions } from './look/queue-look.ts';
+export { QueueLook, whyOfJob, type JobAnswer, type QueueLookOptions } from './look/queue-look.ts';
 export { countWaiting, readTenants, type TenantLoad, type Tenants } from './look/tenants.ts';
 export { whyJob, whyUnknown, type JobSighting, type SightedState, type SeenWorker } from './look/why-job.ts';
 export { knownQueues, type KnownQueues } from './lanes/known-queues.ts';

@@ -160,7 +160,9 @@ export async function refuse(reply: FastifyReply, status: number, title: string,
 function isSameOrigin({ headers }: FastifyRequest): boolean {
   const { origin, host } = headers;
   if (origin === undefined) return headers['sec-fetch-site'] === 'same-origin';
-  return URL.canParse(origin) && new URL(origin).host === host;
+  if (!URL.canParse(origin)) return false;
+  const from = new URL(origin);
+  return from.host === host || from.hostname === host; // a proxy may leave its port out
 }
 
 /** A path of this dashboard, whatever the address says. */

@@ -9,12 +9,14 @@ import {
   closeConnection,
   openConnection,
   readHistory,
+  readTenants,
   workersWithHistory,
   type LaneCounts,
   type LiveWorker,
   type QueueCounts,
   type Redis,
   type StartingWorker,
+  type TenantLoad,
   type WorkerHistory,
 } from '@shoal/queue';
 
@@ -27,6 +29,8 @@ export interface QueueReading {
   readonly workers: readonly LiveWorker[];
   /** Of the main lane and the CPU lane, that are being started and serve nobody yet. */
   readonly starting: readonly StartingWorker[];
+  /** Those with most waiting rows, as of some seconds ago. */
+  readonly tenants: readonly TenantLoad[];
   /** Whether workers that start later are drained as well. */
   readonly isAllDrained: boolean;
   /** Why it could not be read, in a sentence; the rest is empty then. */
@@ -46,6 +50,9 @@ export interface FleetReading {
 export const HISTORY_MS = 600_000;
 /** Finding those that died walks over all keys of the server. */
 const LOOK_FOR_DEAD_EVERY_MS = 30_000;
+/** Whose jobs wait is told by the jobs themselves: some 4 ms of the server's time. */
+const WEIGH_EVERY_MS = 10_000;
+const MOST_WEIGHED = 2_000;
 
 export interface FleetReaderOptions {
   readonly redisUrl: string;
@@ -56,6 +63,8 @@ export interface FleetReaderOptions {
 interface OpenQueue {
   readonly fleet: Fleet;
   readonly admin: QueueAdmin;
+  tenants: readonly TenantLoad[];
+  weighAgainMs: number;
 }
 
 export class FleetReader {
@@ -122,20 +131,40 @@ export class FleetReader {
   /** A queue that cannot be read is shown as such; the others are there all the same. */
   private async readQueue(queue: string): Promise<QueueReading> {
     try {
-      const { fleet, admin } = await this.queue(queue);
-      const [view, counts] = await Promise.all([fleet.read(), admin.counts()]);
+      const open = await this.queue(queue);
+      const { fleet, admin } = open;
+      const [view, counts] = await Promise.all([fleet.read(), admin.counts(), this.weigh(queue, open)]);
+      const { tenants } = open;
       return {
         queue,
         ...counts,
         workers: view.workers,
         starting: view.starting,
+        tenants,
         isAllDrained: view.isAllDrained,
       };
     } catch (error) {
       const problem = error instanceof Error ? error.message : String(error);
       const reserved = { rows: 0, bytes: 0, unreadBytes: 0 };
-      return { queue, lanes: [], quarantined: 0, reserved, workers: [], starting: [], isAllDrained: false, problem };
+      return {
+        queue,
+        lanes: [],
+        quarantined: 0,
+        reserved,
+        workers: [],
+        starting: [],
+        tenants: [],
+        isAllDrained: false,
+        problem,
+      };
     }
+  }
+
+  private async weigh(queue: string, open: OpenQueue): Promise<void> {
+    if (performance.now() < open.weighAgainMs) return;
+    open.weighAgainMs = performance.now() + WEIGH_EVERY_MS;
+    const place = { prefix: this.options.prefix, queue };
+    open.tenants = (await readTenants(this.connection, place, MOST_WEIGHED)).tenants;
   }
 
   private async openQueue(queue: string): Promise<OpenQueue> {
@@ -144,7 +173,7 @@ export class FleetReader {
         Fleet.connect({ ...this.options, queue }),
         QueueAdmin.connect({ ...this.options, queue }),
       ]);
-      return { fleet, admin };
+      return { fleet, admin, tenants: [], weighAgainMs: 0 };
     } catch (error) {
       this.open.delete(queue);
       throw error;

@@ -11,9 +11,10 @@ import { html, type Html } from './html.ts';
 import { page } from './layout.ts';
 import { queueTable } from './queue-table.ts';
 import { amountText, counted, shareText, spanText, timeText } from './words.ts';
+import { tenantTable } from './tenant-table.ts';
 import { goneCard, startingCard, workerCard } from './worker-card.ts';
 
-export const PARTS = ['notices', 'figures', 'queues', 'workers'] as const;
+export const PARTS = ['notices', 'figures', 'queues', 'workers', 'tenants'] as const;
 export type Part = (typeof PARTS)[number];
 
 /** Each part as markup, for who may see it. */
@@ -24,6 +25,7 @@ export function fleetParts(reading: FleetReading, { role }: Pick<Visitor, 'role'
     figures: figuresPart(reading),
     queues: queueTable(reading, isOperator),
     workers: workersPart(reading, isOperator),
+    tenants: tenantTable(reading),
   };
 }
 
@@ -56,6 +58,12 @@ export function fleetPage(reading: FleetReading, visitor: Visitor): string {
       <section aria-labelledby="workers-title">
         <h2 id="workers-title">Workers</h2>
         <div class="cards" data-part="workers">${parts.workers}</div>
+      </section>
+      <section aria-labelledby="tenants-title">
+        <h2 id="tenants-title">Tenants</h2>
+        <div class="scroll" data-part="tenants" role="region" aria-label="Table of tenants" tabindex="0">
+          ${parts.tenants}
+        </div>
       </section>`,
   });
 }

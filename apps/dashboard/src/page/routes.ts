@@ -8,8 +8,9 @@ import type { ActionTools } from '../actions/plans.ts';
 import { mainQueuesOf, type FleetReading } from '../fleet/fleet-reading.ts';
 import type { LivePages } from '../fleet/live.ts';
 import type { QueueNames } from '../fleet/queue-names.ts';
+import type { FirstText, FirstTexts } from '../search/first-text.ts';
 import type { Search } from '../search/search.ts';
-import { searchPage } from '../search/search-page.ts';
+import { laneOf, searchPage } from '../search/search-page.ts';
 import { fleetPage } from './fleet-page.ts';
 import { quarantinePage, type QuarantineOf } from './quarantine-page.ts';
 import { SCRIPT } from './script.ts';
@@ -22,11 +23,13 @@ export interface PagesParts {
   readonly live: LivePages;
   /** Jobs by an id or the beginning of one. */
   readonly look: (asked: string) => Promise<Search>;
+  /** Undefined: nobody may see texts. */
+  readonly texts: FirstTexts | undefined;
 }
 
 const MOST_QUARANTINED = 200;
 
-export function addPages(app: FastifyInstance, { readFleet, names, tools, live, look }: PagesParts): void {
+export function addPages(app: FastifyInstance, { readFleet, names, tools, live, look, texts }: PagesParts): void {
   app.get('/', async (request, reply) => shown(reply, async () => fleetPage(await readFleet(), visitorOf(request))));
   app.get('/events', async (request, reply) => live.add(request, reply));
   app.get<{ Querystring: { queue?: string } }>('/quarantine', async (request, reply) =>
@@ -39,7 +42,7 @@ export function addPages(app: FastifyInstance, { readFleet, names, tools, live, 
   app.get<{ Querystring: { q?: string } }>('/search', async (request, reply) =>
     shown(reply, async () => {
       const search = await look(typeof request.query.q === 'string' ? request.query.q : '');
-      return searchPage(search, visitorOf(request));
+      return searchPage(search, visitorOf(request), await firstTextsOf(search, texts));
     }),
   );
   app.get('/page.css', async (_request, reply) => reply.type('text/css; charset=utf-8').send(STYLE));
@@ -65,4 +68,15 @@ async function quarantineOf(queue: string, { redisUrl, prefix, log }: ActionTool
   } finally {
     await quarantine.close();
   }
+}
+
+/** By lane; empty where nobody may see texts. */
+async function firstTextsOf(
+  { answer }: Search,
+  texts: FirstTexts | undefined,
+): Promise<ReadonlyMap<string, FirstText>> {
+  if (texts === undefined || answer === undefined) return new Map();
+  const lanes = answer.found.filter(({ state }) => state !== 'result-only' && state !== 'input-only');
+  const read = lanes.map(async (seen) => [laneOf(seen), await texts.of(seen.queue, laneOf(seen), seen.jobId)] as const);
+  return new Map(await Promise.all(read));
 }

@@ -30,7 +30,7 @@ button.harm{background:var(--bad);border-color:var(--bad);color:var(--card)}
 .small{padding:.1rem .5rem;font-size:.87rem}
 h1{font-size:1.35rem;margin:.6rem 0}
 h2{font-size:1.1rem;margin:1.4rem 0 .5rem}
-h3{font-size:1rem;margin:0}
+h3,.card h2{font-size:1rem;margin:0}
 .soft,small{color:var(--soft);font-size:.87rem}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.6rem;padding:0;margin:.6rem 0;list-style:none}
 .figures li,.card,.notice{background:var(--card);border:1px solid var(--edge);border-radius:10px;padding:.7rem .9rem}

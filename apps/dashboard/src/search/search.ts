@@ -1,11 +1,15 @@
-// Jobs by an id, or by the beginning of ids, over every queue, lane and quarantine.
+// A job by its id, with why it is where it is; or the jobs whose ids begin so. Over every queue, lane and quarantine,
+// inputs and results that no job belongs to any more included.
 
 import { ShoalError } from '@shoal/contract';
-import { findJobs, type FoundJob, type Redis } from '@shoal/queue';
+import { findJobs, whyOfJob, type FoundJob, type JobAnswer, type Redis } from '@shoal/queue';
 
 export interface Search {
   /** As it was typed. */
   readonly asked: string;
+  /** Of a whole id. */
+  readonly answer?: JobAnswer;
+  /** Of a beginning. */
   readonly jobs: readonly FoundJob[];
   /** False: there may be more. */
   readonly isAll: boolean;
@@ -27,10 +31,13 @@ export async function searchJobs(
   const text = asked.trim();
   if (text === '' || text === '*' || text.length > MOST_ID_CHARACTERS)
     throw new ShoalError('USAGE', 'type an id of 1 to 256 characters, or its beginning and * behind it');
-  const beginning = text.replace(/\*$/, '');
+  if (!text.endsWith('*'))
+    return { asked: text, answer: await whyOfJob(connection, prefix, text, queues), jobs: [], isAll: true };
   const lanes = queues.flatMap((queue) => [queue, `${queue}-cpu`, `${queue}-quarantine`]);
-  const found = await Promise.all(lanes.map((queue) => findJobs(connection, { prefix, queue }, beginning)));
-  const jobs = found.flatMap((one) => one.jobs).filter(({ jobId }) => text.endsWith('*') || jobId === text);
+  const found = await Promise.all(
+    lanes.map((queue) => findJobs(connection, { prefix, queue }, text.slice(0, -1), { mostFound: MOST_FOUND })),
+  );
+  const jobs = found.flatMap((one) => one.jobs);
   const isAll = jobs.length <= MOST_FOUND && found.every((one) => one.isAll);
   return { asked: text, jobs: jobs.slice(0, MOST_FOUND), isAll };
 }

@@ -484,6 +484,13 @@ export const settingsSchema = z.strictObject({
       'File of the keys that the dashboard asks for (shoal key create --dashboard writes it): viewers look, operators ' +
         'act. Without it and without dashboardProxyHeader everybody may look and nobody act.',
     ),
+  dashboardTexts: z
+    .enum(['yes', 'no'])
+    .default('no')
+    .describe(
+      'Whether the dashboard shows the beginning of the first text of a job that is searched for, put together from its ' +
+        'tokens, to whoever may look.',
+    ),
   dashboardProxyHeader: z
     .string()
     .regex(/^[A-Za-z0-9-]{1,64}$/, 'must be the name of a header, such as x-forwarded-user')
@@ -561,6 +568,7 @@ const SAID_FROM_FOLDER: readonly SettingKey[] = [
   'httpCors',
   'metricsHost',
   'dashboardHost',
+  'dashboardTexts',
 ];
 
 /** Where the person's own file is: $XDG_CONFIG_HOME/shoal/config.json, else ~/.config/shoal/config.json. */

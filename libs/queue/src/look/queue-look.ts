@@ -52,14 +52,23 @@ export class QueueLook {
 
   /** Where the job is and why, over these main lanes, or all. Throws QUEUE_UNREACHABLE. */
   async why(jobId: string, queues?: readonly string[]): Promise<JobAnswer> {
-    const looked = queues ?? (await this.queues()).queues;
-    const found = await findJob(this.connection, this.prefix, jobId, looked);
-    const sightings = found.map((seen) => ({ ...seen, why: whyJob(seen) }));
-    return { jobId, why: sightings[0]?.why ?? whyUnknown(jobId, looked), found: sightings, queues: looked };
+    return whyOfJob(this.connection, this.prefix, jobId, queues ?? (await this.queues()).queues);
   }
 
   /** Safe to call twice. */
   close(): Promise<void> {
     return closeConnection(this.connection);
   }
+}
+
+/** The same over a connection that somebody has. */
+export async function whyOfJob(
+  connection: Redis,
+  prefix: string,
+  jobId: string,
+  queues: readonly string[],
+): Promise<JobAnswer> {
+  const found = await findJob(connection, prefix, jobId, queues);
+  const sightings = found.map((seen) => ({ ...seen, why: whyJob(seen) }));
+  return { jobId, why: sightings[0]?.why ?? whyUnknown(jobId, queues), found: sightings, queues };
 }
