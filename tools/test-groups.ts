@@ -35,7 +35,14 @@ export const FAULTS = ['**/faults/**/*.test.ts', '**/chaos.test.ts'];
 export const ALONE =
   process.env['SHOAL_TEST_NIGHTLY'] === undefined
     ? []
-    : ['**/chaos.test.ts', '**/drills.test.ts', '**/nvcc.test.ts', '**/nvcc-encoder.test.ts'];
+    : [
+        '**/chaos.test.ts',
+        '**/drills.test.ts',
+        '**/nvcc.test.ts',
+        '**/nvcc-encoder.test.ts',
+        '**/infra/images.test.ts',
+        '**/infra/guide.test.ts',
+      ];
 
 /** Files that take longest, the longest first (CPU seconds, 2026-11-26). What stands not here comes after them. */
 const LONGEST = [

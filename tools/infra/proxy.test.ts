@@ -28,7 +28,11 @@ beforeAll(async () => {
   server = await startTestServer();
   const [http, board] = await Promise.all([
     start('producer', { SHOAL_MODEL: 'tiny-random', SHOAL_HTTP_PORT: '0', SHOAL_HTTP_ACCESS: 'keys' }),
-    start('dashboard', { SHOAL_DASHBOARD_PORT: '0' }),
+    start('dashboard', {
+      SHOAL_DASHBOARD_PORT: '0',
+      SHOAL_DASHBOARD_PROXY_HEADER: 'x-forwarded-user',
+      SHOAL_DASHBOARD_PROXIES: '127.0.0.1',
+    }),
   ]);
   makeCertificate();
   port = await freePort();

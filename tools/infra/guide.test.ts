@@ -1,0 +1,89 @@
+// By night: the blocks of docs/deployment.md that a machine without systemd, registry and cluster can run are run as they
+// stand there. What is put in place of a word of the page is said beside it.
+
+import { execFileSync, spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { cacheFolder } from '@shoal/core';
+import { programOf } from '@shoal/core/testing';
+import { findServerProgram } from '@shoal/private-server';
+import { ContainerRig } from './container-rig.ts';
+import { aptTools } from './tools-of-others.ts';
+
+const ROOT = join(import.meta.dirname, '../..');
+const PAGE = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8');
+const CACHE = cacheFolder(process.env['SHOAL_CACHE_DIR']);
+const isNight = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+const place = mkdtempSync(join(tmpdir(), 'shoal-guide-'));
+const running: ChildProcess[] = [];
+
+afterAll(() => {
+  for (const child of running) child.kill('SIGTERM');
+  rmSync(place, { recursive: true, force: true });
+});
+
+/** The block whose fence says `sh <name>`. */
+function block(name: string): string {
+  const found = new RegExp(`^\`\`\`sh ${name}\\n([^]*?)^\`\`\`$`, 'm').exec(PAGE)?.[1];
+  if (found === undefined) throw new Error(`docs/deployment.md has no block ${name}`);
+  return found;
+}
+
+/** `shoal` on PATH, a home of its own, the models of this machine. */
+async function laptop(): Promise<NodeJS.ProcessEnv> {
+  const { main, execArgv } = programOf('cli');
+  mkdirSync(join(place, 'bin'));
+  mkdirSync(join(place, 'cache'));
+  symlinkSync(join(CACHE, 'models'), join(place, 'cache/models'));
+  const { path } = await findServerProgram({ cacheDir: CACHE, onProgress: () => undefined });
+  symlinkSync(path, join(place, 'bin/valkey-server'));
+  const command = ['exec', process.execPath, ...execArgv, main, '"$@"'].join(' ');
+  writeFileSync(join(place, 'bin/shoal'), `#!/bin/sh\n${command}\n`, { mode: 0o755 });
+  return {
+    PATH: `${join(place, 'bin')}:${process.env['PATH']}`,
+    HOME: place,
+    SHOAL_CACHE_DIR: join(place, 'cache'),
+    SHOAL_THREADS: '1',
+  };
+}
+
+describe.skipIf(!isNight)('(nightly) docs/deployment.md', () => {
+  test('a laptop: everything starts, a vector comes, the fleet is seen', async () => {
+    const env = await laptop();
+    const up = spawn('sh', ['-eu', '-c', `exec ${block('laptop-up').trim()}`], { cwd: place, env, stdio: 'ignore' });
+    running.push(up);
+    const asked = (): { readonly status: number | null; readonly stdout: string } =>
+      spawnSync('sh', ['-eu', '-c', block('laptop')], { cwd: place, env, encoding: 'utf8' });
+    await expect.poll(() => asked().status, { timeout: 300_000, interval: 2_000 }).toBe(0);
+    expect(asked().stdout).toMatch(/"embedding":.*\n?.*minilm/s);
+  });
+
+  test('systemd: files, users, folders, passwords and a model are put where the units look for them', (context) => {
+    const programs = ['buildah', 'podman', 'runc', 'debootstrap'];
+    const has = aptTools(programs, [...programs, 'ca-certificates']);
+    if ('why' in has || process.getuid?.() !== 0) {
+      console.log(`the part of systemd is not tried: ${'why' in has ? has.why : 'containers of this test want root'}`);
+      return context.skip();
+    }
+    const rig = new ContainerRig({ root: ROOT, folder: join(CACHE, 'test-infra/containers') });
+    execFileSync(process.execPath, ['tools/pack.ts', 'shoal', 'onnxruntime', 'native'], { cwd: ROOT, stdio: 'ignore' });
+    const base = rig.makeBase(join(import.meta.dirname, 'stand-in.dockerfile'));
+    const tarballs = 'dist/packages/shoal-[0-9]*.tgz dist/packages/shoal-{onnxruntime,native}-linux-x64*.tgz';
+    const commands = block('systemd')
+      .replace('--prefix /opt/shoal shoal', `--prefix /opt/shoal --omit=dev --ignore-scripts ${tarballs}`) // of this tree
+      .replace('pull minilm', 'pull tiny-random'); // needs no hub
+    const looks = [
+      'test "$(stat -c %U /var/lib/shoal-models)" = root',
+      'test "$(stat -c %a /etc/shoal/secrets)" = 700',
+      'id shoal && id shoal-valkey',
+      'ls /etc/systemd/system /etc/shoal /var/lib/shoal-models',
+      'systemd-analyze verify shoal.target shoal-http.service shoal-dashboard.service shoal-worker@0.service',
+      '/opt/shoal/node_modules/.bin/shoal --version',
+    ];
+    const { status, stdout, stderr } = rig.inBase(base, `cd /checkout\n${commands}\n${looks.join('\n')}`);
+    expect([status, stderr.split('\n').slice(-20)]).toEqual([0, expect.anything()]);
+    for (const name of ['shoal.target', 'shoal.env', 'valkey.conf', 'tiny-random']) expect(stdout).toContain(name);
+  });
+});
