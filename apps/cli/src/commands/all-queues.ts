@@ -57,7 +57,7 @@ async function overAll<Value>(
     throw new ShoalError('USAGE', '--all is about every queue of the prefix, --queue about one: say one of both');
   await withRunningServer(terminal, flags, async (server) => {
     const look = await QueueLook.connect(server);
-    const { queues, isWhole } = await look.queues().finally(() => look.close());
+    const queues = await look.queues().finally(() => look.close());
     const all = await readAll(
       queues.map((queue) => ({ ...server, queue })),
       readOne,
@@ -65,7 +65,6 @@ async function overAll<Value>(
     await show(all);
     if (flags.quiet === true || flags.json === true) return;
     if (queues.length === 0) say(terminal, `there are no queues under the prefix ${server.prefix}`);
-    if (!isWhole) say(terminal, 'the server has more keys than were looked at, so queues may be missing');
   });
 }
 

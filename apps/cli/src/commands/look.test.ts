@@ -32,7 +32,10 @@ let presence: WorkerPresence;
 beforeAll(async () => {
   server = await startTestServer();
   sandbox = new Sandbox();
-  for (const queue of ['embed-x', 'similarity']) await server.command('HSET', `{shoal}:${queue}:meta`, 'v', '1');
+  for (const queue of ['embed-x', 'similarity']) {
+    await server.command('HSET', `{shoal}:${queue}:meta`, 'v', '1');
+    await server.command('SADD', '{shoal}:queues', queue);
+  }
   presence = await WorkerPresence.connect({
     redisUrl: server.url,
     prefix: '{shoal}',

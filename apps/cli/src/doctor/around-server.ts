@@ -78,7 +78,7 @@ async function readQueues({
   connection,
   settings: { prefix },
 }: ServerPlace): Promise<{ readonly queues: readonly QueueSeen[]; readonly isWhole: boolean }> {
-  const { queues: names, isWhole } = await knownQueues(connection, prefix);
+  const names = await knownQueues(connection, prefix);
   const queues: QueueSeen[] = [];
   for (const queue of names.slice(0, MOST_QUEUES)) {
     const fleet = await Fleet.connect({ redisUrl, prefix, queue });
@@ -89,7 +89,7 @@ async function readQueues({
       await fleet.close();
     }
   }
-  return { queues, isWhole: isWhole && names.length <= MOST_QUEUES };
+  return { queues, isWhole: names.length <= MOST_QUEUES };
 }
 
 async function attempt<Value>(

@@ -198,10 +198,7 @@ test.each<[string, QueueSeen, string]>([
 test('what workers do not tell and queues that were not found are said as well', () => {
   const silent = { ...worker('mute'), facts: undefined };
   const findings = checkFleet({ version: '0.2.0', queues: [seen({ workers: [silent] })], isWhole: false });
-  expect(bad(findings)).toEqual([
-    'warning queues: embed-x, and perhaps more',
-    'warning workers that tell nothing: mute',
-  ]);
+  expect(bad(findings)).toEqual(['warning queues: embed-x and more', 'warning workers that tell nothing: mute']);
 });
 
 test('the facts of a machine are read as Linux and systemd tell them', async () => {

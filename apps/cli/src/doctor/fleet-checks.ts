@@ -14,7 +14,7 @@ export interface FleetFacts {
   /** This command's own version. */
   readonly version: string;
   readonly queues: readonly QueueSeen[];
-  /** False where the server has more keys than were looked at. */
+  /** False where there are more than were looked into. */
   readonly isWhole: boolean;
 }
 
@@ -28,8 +28,8 @@ export const FLEET_CHECKS: readonly Check[] = [
   ({ queues, isWhole }) => ({
     about: 'queues',
     state: isWhole ? 'ok' : 'warning',
-    found: `${queues.length === 0 ? 'none yet' : queues.map(({ queue }) => queue).join(', ')}${isWhole ? '' : ', and perhaps more'}`,
-    ...(isWhole ? {} : { cure: 'the server has more than a million keys: give Shoal one of its own' }),
+    found: `${queues.length === 0 ? 'none yet' : queues.map(({ queue }) => queue).join(', ')}${isWhole ? '' : ' and more'}`,
+    ...(isWhole ? {} : { cure: 'the first fifty were looked into; shoal fleet status --all shows every one' }),
   }),
   (fleet) => {
     const workers = workersOf(fleet);

@@ -45,7 +45,7 @@ test('queues are main lanes, however many lanes and quarantines they have', asyn
   );
   await Promise.all([queue, ...others].map((one) => one.waitUntilReady()));
   await Promise.all([queue, ...others].map((one) => one.setGlobalConcurrency(1)));
-  expect(await look.queues()).toEqual({ queues: ['embed-x', 'embed-y', 'similarity'], isWhole: true });
+  expect(await look.queues()).toEqual(['embed-x', 'embed-y', 'similarity']);
   await Promise.all(others.map((one) => one.close()));
   expect(mainLanes(['only-cpu', 'a', 'a-cpu', 'b:c', ''])).toEqual(['a', 'only-cpu']);
 });

@@ -3,7 +3,7 @@
 
 import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { knownQueues, type KnownQueues } from '../lanes/known-queues.ts';
+import { knownQueues } from '../lanes/known-queues.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { findJob } from './job-sighting.ts';
 import { readTenants, type Tenants } from './tenants.ts';
@@ -41,7 +41,7 @@ export class QueueLook {
   }
 
   /** Main lanes of the prefix, by name. Throws QUEUE_UNREACHABLE. */
-  queues(): Promise<KnownQueues> {
+  queues(): Promise<string[]> {
     return knownQueues(this.connection, this.prefix);
   }
 
@@ -52,7 +52,7 @@ export class QueueLook {
 
   /** Where the job is and why, over these main lanes, or all. Throws QUEUE_UNREACHABLE. */
   async why(jobId: string, queues?: readonly string[]): Promise<JobAnswer> {
-    return whyOfJob(this.connection, this.prefix, jobId, queues ?? (await this.queues()).queues);
+    return whyOfJob(this.connection, this.prefix, jobId, queues ?? (await this.queues()));
   }
 
   /** Safe to call twice. */
