@@ -209,6 +209,24 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
       const local = await sandbox.start([...args, 'out.jsonl'], options).ended;
       expect(local.code).toBe(0);
       expect(String(await objectOf('out.jsonl'))).toBe(readFileSync(sandbox.path('out.jsonl'), 'utf8'));
+      writeFileSync(
+        sandbox.path('rows.jsonl'),
+        '{"id": "a", "text": "one"}\n{"id": "b"}\n{"id": "c", "text": "three"}\n',
+      );
+      const rows = ['embed', sandbox.path('rows.jsonl'), '--on-error', 'skip', '--dtype', 'i8', '--json', '-o'];
+      const told = await sandbox.start([...rows, 's3://shoal/rows.npy'], options).ended;
+      expect(JSON.parse(told.stdout)).toMatchObject({
+        isDone: true,
+        rows: 2,
+        output: 's3://shoal/rows.npy',
+        ids: 's3://shoal/rows.npy.ids.jsonl',
+        scales: 's3://shoal/rows.npy.scales.npy',
+        skippedList: 's3://shoal/rows.npy.skipped.jsonl',
+      });
+      expect(String(await objectOf('rows.npy.ids.jsonl'))).toBe('"a"\n"c"\n');
+      expect(String(await objectOf('rows.npy.skipped.jsonl'))).toContain('"line":2');
+      expect((await objectOf('rows.npy')).subarray(1, 6).toString()).toBe('NUMPY');
+      expect(hidden()).toEqual([]);
       const none = await sandbox.start([...args, 's3://nothing-here/out.jsonl'], options).ended;
       expect([none.code, none.stderr]).toEqual([1, expect.stringContaining('there is no bucket nothing-here')]);
     } finally {
