@@ -79,6 +79,7 @@ describe('taken', () => {
       truncate: 'end',
       prompt: 'query',
       normalize: false,
+      user: 'u',
     });
   });
 

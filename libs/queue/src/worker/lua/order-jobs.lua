@@ -164,8 +164,8 @@ local function endOf(flow, first)
   return math.max(first, flowEnd)
 end
 
--- In which flow the next job of a tenant is, and its place. A user's job is in the flow of its tenant; where that has work
--- of others waiting and the user had little, in the one of such users, "<tenant>/", and both are charged for it.
+-- In which flow the next job of a tenant is, and its place. A user's job is in the flow of its tenant; where that has
+-- work of others waiting and the user had little, in the one of such users, "<tenant>/", and both are charged for it.
 local function nextOf(class, tenant, first, length)
   local main = string.match(tenant, '^([^/]+)/')
   if not main then

@@ -66,7 +66,7 @@ export const COUNT_PARKED: Script = {
 
 export const ORDER_JOBS: Script = {
   name: 'worker/order-jobs',
-  sha: '54520da2e396405c789eae6b630b66fedde90965',
+  sha: '70147000d1a699a87c3673a8ef9a426f5ce504d3',
   keyCount: 3,
   lua: [
     '#!lua flags=allow-oom\n-- Gives waiting jobs their places in line, by start-time fair queue',
@@ -188,7 +188,7 @@ export const ORDER_JOBS: Script = {
     'math.ceil(units))\nend\n\nlocal ends, line = {}, {}\nlocal function endOf(flow, first)\n  local',
     " flowEnd = ends[flow] or tonumber(redis.call('ZSCORE', orderKey, flow) or -math.huge)\n  re",
     'turn math.max(first, flowEnd)\nend\n\n-- In which flow the next job of a tenant is, and its p',
-    "lace. A user's job is in the flow of its tenant; where that has work\n-- of others waiting ",
+    "lace. A user's job is in the flow of its tenant; where that has\n-- work of others waiting ",
     'and the user had little, in the one of such users, "<tenant>/", and both are charged for i',
     't.\nlocal function nextOf(class, tenant, first, length)\n  local main = string.match(tenant,',
     " '^([^/]+)/')\n  if not main then\n    return class .. tenant, endOf(class .. tenant, first)",
