@@ -75,7 +75,7 @@ export const WITHOUT_DRILL: Readonly<Record<string, string>> = {
   ShoalBacklog: 'a fleet that is too small is no fault',
   ShoalInputLost: 'keys are deleted by hand; libs/worker/src/faults/real-faults.test.ts has what follows',
   ShoalRecordsDamaged: 'records are damaged by hand; libs/worker/src/faults/bad-input.test.ts has what follows',
-  ShoalWorkerNotReady: 'a drained worker is not ready either (8), and nothing waits',
+  ShoalWorkerNotReady: 'needs a device that fails its canary and whose worker stays',
   ShoalRowsRerun: 'needs a device that computes wrong',
   ShoalSplits: 'needs a device with less memory than was measured',
   ShoalMemoryMisjudged: 'needs a device with other memory than was measured',

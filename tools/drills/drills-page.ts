@@ -30,10 +30,18 @@ export function readDrillResults(): DrillResults {
 export function drillsPage(results: DrillResults = readDrillResults()): string {
   return `# Drills
 
-Incidents made on purpose: a real Valkey, workers on simulated devices, HTTP, the exporter, and a real Prometheus with the rules of
-\`infra/prometheus\`, in which every duration is divided by the same number. A drill makes its fault, waits until exactly the alerts that it expects fire and
+Incidents made on purpose: a real Valkey, workers on simulated devices, the exporter, and a real Prometheus with the rules of
+\`infra/prometheus\`, in which every duration is divided by one number (30 where the real
+rule waits for a quarter of an hour, less where it waits for seconds). A drill makes its fault, waits until exactly the alerts that it expects fire and
 no other, looks at \`shoal fleet status\`, executes the commands of the [runbook](runbooks/README.md), and waits until nothing fires. Where no
 alert is expected, it waits for longer than the longest would take. The real durations are what the tests of \`infra/prometheus/tests\` use.
+
+\`\`\`
+node --conditions=@shoal/source tools/drills/main.ts              # all: half an hour; needs prometheus on PATH (Debian's package)
+node --conditions=@shoal/source tools/drills/main.ts --only 7     # one
+\`\`\`
+
+\`npm run test:nightly\` runs them as well. The last column is written by \`--record\` and \`npm run docs\`.
 
 | | what happens | alerts, exactly | cured by | last run |
 | --- | --- | --- | --- | --- |
