@@ -9,6 +9,7 @@ import type { BuildFlags, CheckFlags, IndexFlags } from './commands/collections.
 import type { DoctorFlags } from './commands/doctor.ts';
 import type { EmbedFlags } from './embed/flags.ts';
 import type { GpuFlags } from './commands/gpu.ts';
+import type { ExporterFlags } from './commands/exporter.ts';
 import type { FleetFlags, StatusFlags } from './commands/fleet.ts';
 import type { RestartFlags } from './commands/fleet-restart.ts';
 import type { CreateFlags, KeyFlags } from './commands/key.ts';
@@ -46,6 +47,7 @@ export function buildProgram(terminal: Terminal, version: string): Command {
   addServe(program, terminal);
   addKey(program, terminal);
   addDashboard(program, terminal);
+  addExporter(program, terminal, version);
   addWorker(program, terminal);
   addTune(program, terminal);
   addGpu(program, terminal);
@@ -629,6 +631,23 @@ function addDashboard(program: Command, terminal: Terminal): void {
   command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).dashboard(terminal, flags));
 }
 
+function addExporter(program: Command, terminal: Terminal, version: string): void {
+  const command = program
+    .command('exporter')
+    .summary('tell Prometheus of every queue, in the foreground')
+    .description(
+      'Serves /metrics of the whole fleet: jobs, waits, workers and backlog of every queue of the prefix, whoever feeds ' +
+        'it (docs/metrics.md). One is enough for a fleet; the dashboard tells the same. Goes on while the queue server ' +
+        'is away, and tells that. Prints its address when it listens.',
+    )
+    .option('--port <port>', 'as --exporter-port')
+    .option('--host <host>', 'as --exporter-host');
+  addSettings(command, ['exporterHost', 'exporterPort', 'httpHosts', ...CONNECTION]);
+  command.action(async (flags: ExporterFlags) =>
+    (await import('./commands/exporter.ts')).exporter(terminal, flags, version),
+  );
+}
+
 function addWorker(program: Command, terminal: Terminal): void {
   const command = program
     .command('worker')
@@ -994,7 +1013,9 @@ export const SETTING_FLAGS = {
   webhookPrivate: ['yes|no', 'whether webhooks may lead to this machine and its network'],
   httpTokenRows: ['which', 'whole or bare: token ids over HTTP with their end tokens, or without'],
   metricsHost: ['host', 'address a worker’s metrics are served on'],
-  metricsPort: ['port', 'port of a worker’s /metrics; 0: none'],
+  metricsPort: ['port', 'first port to try for a worker’s /metrics and /readyz; 0: none'],
+  exporterHost: ['host', 'address the exporter listens on'],
+  exporterPort: ['port', 'port of the exporter; 0: any free one'],
   dashboardHost: ['host', 'address the dashboard listens on'],
   dashboardPort: ['port', 'port of the dashboard; 0: any free one'],
   dashboardKeyFile: ['file', 'keys that the dashboard asks for: viewers look, operators act'],

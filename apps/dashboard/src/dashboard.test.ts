@@ -26,6 +26,7 @@ beforeEach(async () => {
     prefix: '{shoal}',
     host: '127.0.0.1',
     port: 0,
+    version: '0.0.0',
     log: noLog,
   });
 });
@@ -162,6 +163,7 @@ test('a port that is taken is a setting to change; stop can be called twice', as
     prefix: '{shoal}',
     host: '127.0.0.1',
     port: Number(new URL(dashboard.url).port),
+    version: '0.0.0',
     log: noLog,
   });
   await expect(taken).rejects.toMatchObject({

@@ -15,6 +15,7 @@ import { BOARD_PATH, addBoard } from './board/bull-board.ts';
 import { FleetReader, mainQueuesOf } from './fleet/fleet-reading.ts';
 import { LivePages } from './fleet/live.ts';
 import { QueueNames } from './fleet/queue-names.ts';
+import { addFleetMetrics } from './fleet-metrics.ts';
 import { addPages } from './page/routes.ts';
 import { FirstTexts } from './search/first-text.ts';
 import { searchJobs } from './search/search.ts';
@@ -34,6 +35,8 @@ export interface DashboardOptions {
   readonly operators?: string | undefined;
   /** Where models are, to show beginnings of texts: the setting dashboardTexts. */
   readonly textsOf?: StoreFolders | undefined;
+  /** Of Shoal, for its metrics. */
+  readonly version?: string | undefined;
   readonly log: Logger;
 }
 
@@ -77,12 +80,13 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
     textsOf === undefined ? undefined : new FirstTexts({ connection: reader.server, prefix, store: textsOf });
   addPages(app, { readFleet, names, tools, live, look, texts });
   addActions(app, { gate, tools, audit: (entry) => writeAudit(reader.server, prefix, entry, log) });
+  const metrics = addFleetMetrics(app, options);
   let stopping: Promise<void> | undefined;
   const stop = (): Promise<void> =>
     (stopping ??= (async () => {
       live.stop();
       await app.close();
-      await Promise.all([queues.close(), reader.close()]);
+      await Promise.all([queues.close(), reader.close(), metrics.stop()]);
     })());
   try {
     await app.listen({ host, port });

@@ -1,5 +1,6 @@
 // The dashboard as a process. Settings come from the environment (docs/settings.md).
 
+import { readFileSync } from 'node:fs';
 import { storeFolders } from '@shoal/core';
 import { serviceMain } from '@shoal/ops/service';
 import { createDashboard } from './dashboard.ts';
@@ -13,8 +14,22 @@ process.exit(
       const { dashboardProxies: proxies, dashboardOperators: operators } = settings;
       const textsOf = settings.dashboardTexts === 'yes' ? storeFolders(settings) : undefined;
       const access = { keyFile, proxyHeader, proxies, operators, textsOf };
-      const { url, stop } = await createDashboard({ redisUrl, prefix, host, hosts, port, ...access, log });
+      const { url, stop } = await createDashboard({
+        redisUrl,
+        prefix,
+        host,
+        hosts,
+        port,
+        ...access,
+        version: version(),
+        log,
+      });
       return { facts: { url }, stop };
     },
   }),
 );
+
+function version(): string {
+  const manifest: unknown = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8'));
+  return typeof manifest === 'object' && manifest !== null ? String(Reflect.get(manifest, 'version')) : '';
+}

@@ -390,10 +390,9 @@ describe('operations', () => {
     expect(rise('shoal_http_requests_total', { route: '/v1/embeddings', status: '400' })).toBe(1);
     expect(rise('shoal_http_request_duration_seconds_count', { route: '/v1/embeddings' })).toBe(2);
     expect(rise('shoal_http_texts_total')).toBe(2);
-    // It does not rise once as many are kept as may be (keepCompletedJobs).
-    expect(after.value('shoal_queue_jobs', { queue: `embed-${MODEL}`, state: 'completed' })).toBeGreaterThan(0);
-    expect(after.value('shoal_queue_workers', { queue: `embed-${MODEL}` })).toBe(1);
-    expect(after.value('shoal_queue_oldest_waiting_seconds', { queue: `embed-${MODEL}`, class: 'bulk' })).toBe(0);
+    expect(rise('shoal_jobs_added_total', { class: 'interactive' })).toBe(1);
+    expect(after.value('shoal_admission_refused_total', { reason: 'rows' })).toBeGreaterThanOrEqual(0);
+    expect(after.value('shoal_queue_server_up')).toBe(1);
     expect(after.value('shoal_process_resident_bytes', { process: 'producer' })).toBeGreaterThan(10_000_000);
   });
 
@@ -654,7 +653,7 @@ describe('when vectors do not come', () => {
   });
 
   test(
-    'because the queue server is away: 503 with Retry-After, healthy but not ready, metrics without the queue; ' +
+    'because the queue server is away: 503 with Retry-After, healthy but not ready, and its metrics say so; ' +
       'then all is back',
     async () => {
       const quick = await createProducer(options({ requestTimeoutMs: 2_000 }));
@@ -668,8 +667,7 @@ describe('when vectors do not come', () => {
       ]);
       expect((await fetch(`${quick.url}/healthz`)).status).toBe(200);
       expect((await fetch(`${quick.url}/readyz`)).status).toBe(503);
-      const { samples } = await metrics(quick);
-      expect(samples.some(({ name }) => name.startsWith('shoal_queue'))).toBe(false);
+      expect((await metrics(quick)).value('shoal_queue_server_up')).toBe(0);
       await server.restart();
       await expect
         .poll(async () => (await post({ model: MODEL, input: 'back' }, quick)).status, { timeout: 20_000 })

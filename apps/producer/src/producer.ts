@@ -7,13 +7,14 @@ import { SIMILARITY_QUEUE, mainQueue } from '@shoal/contract';
 import type { Logger, Tokenizer } from '@shoal/core';
 import { processClock } from '@shoal/core/base';
 import { openDecoder, type StoredModel } from '@shoal/models';
-import { PRODUCER_METRICS, createMetrics, listenFailure, type MetricRegistry } from '@shoal/ops';
+import { PRODUCER_METRICS, createMetrics, listenFailure, tellProcess, type MetricRegistry } from '@shoal/ops';
 import {
   AccessLink,
   FileApiKeys,
   QueueGauge,
+  ServerWatch,
+  processCounts,
   type AdmissionLimits,
-  type QueueDepth,
   type QueueService,
 } from '@shoal/queue';
 import { Allowances } from './access/allowances.ts';
@@ -143,7 +144,6 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
   const gauge = await gaugeOf(mainQueue(options.model.name));
   const metrics = createMetrics(PRODUCER_METRICS);
   const refusedWrites = new RefusedWrites({ ask: () => gauge.writeRefusal(), clock: processClock });
-  const gauges = [gauge, similarityGauge];
   const openModel = async (one: Named, itsGauge: QueueGauge): Promise<Open> => {
     const embedder = closed(await openEmbedder(options, one, itsGauge, refusedWrites));
     return { model: servedModel(one, options), embedder, service: recently(itsGauge) };
@@ -152,7 +152,6 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
   const models: [Open, ...Open[]] = [first];
   for (const one of options.others ?? []) {
     const itsGauge = await gaugeOf(mainQueue(one.model.name));
-    gauges.push(itsGauge);
     models.push(await openModel(one, itsGauge));
   }
   const reranker = new Reranker({
@@ -162,7 +161,8 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
     refusedWrites,
     clock: processClock,
   });
-  collect(metrics, gauges, async () => Promise.all((await reranker.queues()).map((queue) => gauge.readOther(queue))));
+  const server = tellOfItself(metrics, options);
+  closers.push(() => server.stop());
   const bulk = bulkClients(options);
   closers.push(() => bulk.close());
   const calls = new Calls({ catalogue: new Catalogue(models), bulk, reranker });
@@ -295,42 +295,23 @@ function addressOf(address: AddressInfo | string | null, host: string): string {
   return `http://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 
-/** Rerankers are asked beside the others, which are told of whether or not that succeeds. */
-function collect(
-  metrics: MetricRegistry<typeof PRODUCER_METRICS>,
-  gauges: readonly QueueGauge[],
-  rerankers: () => Promise<readonly QueueDepth[]>,
-): void {
-  metrics.onScrape(() =>
-    metrics.set('shoal_process_resident_bytes', { process: 'producer' }, process.memoryUsage.rss()),
-  );
-  metrics.onScrape(async () => {
-    for (const name of [
-      'shoal_queue_jobs',
-      'shoal_queue_parked',
-      'shoal_queue_oldest_waiting_seconds',
-      'shoal_queue_workers',
-    ] as const)
-      metrics.forget(name);
-    for (const depth of await Promise.all(gauges.map((gauge) => gauge.read()))) tellDepth(metrics, depth);
-  });
-  metrics.onScrape(async () => {
-    const depths = await rerankers(); // later than the collector before this one has forgotten the last values
-    for (const depth of depths) tellDepth(metrics, depth);
-  });
-}
+const COUNTED_CLASSES = PRODUCER_METRICS.shoal_jobs_added_total.labels.class;
+const REFUSALS = PRODUCER_METRICS.shoal_admission_refused_total.labels.reason;
 
-function tellDepth(
+/** What this process is, how the queue server answers it, and what it added there. Resolves to what ends with it. */
+function tellOfItself(
   metrics: MetricRegistry<typeof PRODUCER_METRICS>,
-  { queue, jobs, parkedByVersion, oldestWaitingMs, workers }: QueueDepth,
-): void {
-  for (const state of ['waiting', 'active', 'delayed', 'completed', 'failed', 'cancelled'] as const)
-    metrics.set('shoal_queue_jobs', { queue, state }, jobs[state]);
-  for (const [version, count] of Object.entries(parkedByVersion))
-    metrics.set('shoal_queue_parked', { queue, version }, count);
-  for (const one of ['interactive', 'bulk'] as const)
-    metrics.set('shoal_queue_oldest_waiting_seconds', { queue, class: one }, oldestWaitingMs[one] / 1_000);
-  metrics.set('shoal_queue_workers', { queue, state: 'ready' }, workers);
+  { redisUrl, prefix, version }: Pick<ProducerOptions, 'redisUrl' | 'prefix' | 'version'>,
+): ServerWatch {
+  const server = ServerWatch.open({ redisUrl, prefix });
+  const { roundTrip } = tellProcess(metrics, { process: 'producer', server, version });
+  server.onRoundTrip(roundTrip);
+  metrics.onScrape(() => {
+    const { added, refused } = processCounts();
+    for (const one of COUNTED_CLASSES) metrics.countTo('shoal_jobs_added_total', { class: one }, added[one]);
+    for (const reason of REFUSALS) metrics.countTo('shoal_admission_refused_total', { reason }, refused[reason]);
+  });
+  return server;
 }
 
 async function backlogInWords(gauge: QueueGauge): Promise<string | undefined> {

@@ -3,7 +3,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { setTimeout as after } from 'node:timers/promises';
-import { ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
+import { ShoalError, isShoalError, storedName } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
 import type { RerankResult, ShoalClient } from '@shoal/client';
 import { shownModel } from './body-fields.ts';
@@ -50,12 +50,6 @@ export class Reranker {
     if (this.parts.clock.nowMs() - this.lookedMs >= KNOWN_MS)
       await (this.looking ??= this.look().finally(() => (this.looking = undefined)));
     return this.now;
-  }
-
-  /** Of every reranker that was served at some time, as far as it was seen; looks as `served` does. Never rejects. */
-  async queues(): Promise<readonly string[]> {
-    await this.served().catch(() => undefined); // the server is away
-    return [...this.known.keys()].map((name) => rerankQueue(name));
   }
 
   /** Throws a Problem where there is no such reranker, which names those that there are; QUEUE_UNREACHABLE. */

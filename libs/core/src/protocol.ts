@@ -15,7 +15,7 @@ import type {
 } from '@shoal/contract';
 import type { SimilarityFacts } from './similarity/facts.ts';
 import type { BudgetState, MemoryReading, Precision } from './ports/device.ts';
-import type { SplitCode } from './ports/metrics.ts';
+import type { SplitCode, Stage } from './ports/metrics.ts';
 
 /** What an executor needs of a claimed job of any kind. */
 export interface OrderTerms {
@@ -84,6 +84,8 @@ export type FromExecutor =
       readonly maxTokens: number;
       readonly device: string;
       readonly precision: Precision;
+      /** What computes, where there was a choice. */
+      readonly encoder?: string | undefined;
       readonly pid: number;
       /** Names of prompts that may be asked for, and whether vectors have length 1. Of one that embeds. */
       readonly prompts?: readonly string[];
@@ -134,6 +136,8 @@ export type FromExecutor =
     }
   /** Of an executor that compares: what it holds and where it computes, when that has changed. */
   | { readonly kind: 'similarity'; readonly facts: SimilarityFacts }
+  /** How long stages took since this was said last, milliseconds each. */
+  | { readonly kind: 'stages'; readonly tookMs: Readonly<Partial<Record<Stage, readonly number[]>>> }
   /** The device works, but not in this process any more: start another executor and give it the open jobs. */
   | { readonly kind: 'recycle'; readonly reason: string }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }

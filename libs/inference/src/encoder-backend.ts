@@ -74,6 +74,7 @@ export class EncoderBackend implements InferenceBackend {
   /** What it was opened with: enough to open another like it elsewhere. */
   readonly options: EncoderBackendOptions;
   readonly device: string;
+  readonly engine = 'native';
   readonly precision: Precision;
   readonly dims: number;
   readonly slotRows: number;

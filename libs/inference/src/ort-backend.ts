@@ -79,6 +79,7 @@ export class OrtBackend implements InferenceBackend {
   /** What it was opened with: enough to open another like it elsewhere. */
   readonly options: OrtBackendOptions;
   readonly device: string;
+  readonly engine = 'onnx';
   readonly precision: Precision;
   readonly dims: number;
   readonly slotRows: number;

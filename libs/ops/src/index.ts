@@ -2,8 +2,10 @@ export { hostGuard, isLoopbackHost, type HostGuard, type HostGuardOptions, type 
 export { listenFailure, type ListenAddress } from './listen-failure.ts';
 export { EXPORTER_METRICS, PRODUCER_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue.ts';
 export type { MetricCatalogue, MetricDefinition } from './catalogue/metric-definition.ts';
+export { createExporterMetrics, type ExporterMetrics, type FleetTold, type QueueTold } from './exporter-metrics.ts';
 export { createMetrics, type MetricRegistry } from './metrics.ts';
-export { startMetricsServer, type MetricsServer, type MetricsServerOptions } from './metrics-server.ts';
+export { startMetricsServer, type MetricsServer, type MetricsServerOptions, type Probe } from './metrics-server.ts';
+export { commitOf, tellProcess, type ProcessFacts, type ServerSeen } from './process-metrics.ts';
 export {
   readDetails,
   readProcesses,
@@ -23,7 +25,10 @@ export {
 export {
   createWorkerMetrics,
   serveWorkerMetrics,
+  type ServeWorkerMetricsOptions,
   type ServedMetrics,
+  type StatusSeen,
+  type WorkerIdentity,
   type WorkerMetrics,
   type WorkerMetricsOptions,
 } from './worker-metrics.ts';

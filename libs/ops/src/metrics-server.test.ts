@@ -1,6 +1,7 @@
-// The small server of /metrics and /healthz, over real sockets.
+// The small server of /metrics and the probes, over real sockets.
 
 import { afterEach, expect, test } from 'vitest';
+import { RecordingLogger } from '@shoal/core/testing';
 import { parseMetrics } from './testing/parse-metrics.ts';
 import { serveWorkerMetrics } from './worker-metrics.ts';
 import { startMetricsServer, type MetricsServer, type MetricsServerOptions } from './metrics-server.ts';
@@ -29,13 +30,18 @@ test('serves the metrics with their content type, on loopback, on any free port'
   ]);
 });
 
-test('says whether its process is well', async () => {
-  let isHealthy = true;
-  const { url } = await start({ health: () => ({ isHealthy, state: 'claiming' }) });
-  expect(await (await fetch(`${url}/healthz`)).json()).toEqual({ status: 'ok', state: 'claiming' });
-  isHealthy = false;
-  const sick = await fetch(`${url}/healthz`);
-  expect([sick.status, await sick.json()]).toEqual([503, { status: 'failing', state: 'claiming' }]);
+test('says whether its process lives, and whether it is ready and why not', async () => {
+  let reasons = ['it is drained'];
+  const { url } = await start({ ready: () => ({ reasons, facts: { state: 'drained' } }) });
+  const asked = async (path: string): Promise<unknown> => {
+    const answer = await fetch(url + path);
+    return [answer.status, await answer.json()];
+  };
+  expect(await asked('/livez')).toEqual([200, { status: 'alive' }]);
+  expect(await asked('/healthz')).toEqual([200, { status: 'ok' }]);
+  expect(await asked('/readyz')).toEqual([503, { status: 'not ready', reasons: ['it is drained'], state: 'drained' }]);
+  reasons = [];
+  expect(await asked('/readyz')).toEqual([200, { status: 'ready', state: 'drained' }]);
 });
 
 test('refuses other paths and methods', async () => {
@@ -72,16 +78,24 @@ test('is gone after stop, also when stopped twice and with a connection open', a
   await expect(fetch(`${server.url}/metrics`)).rejects.toThrow('fetch failed');
 });
 
-test('a worker counts and serves with a port, and does neither without', async () => {
-  const probe = await start();
-  await probe.stop(); // its port is free now
-  const served = await serveWorkerMetrics({ host: '127.0.0.1', port: probe.port });
+const seen = {
+  host: '127.0.0.1',
+  server: { isUp: true, memory: undefined, reconnects: 0 },
+  status: { isExecutorUp: true, live: () => ({ reasons: [] }), ready: () => ({ reasons: [] }) },
+  version: '1',
+};
+
+test('workers of one machine find ports side by side; where none is free one goes without, and says so', async () => {
+  const { port } = await start();
+  const log = new RecordingLogger();
+  const served = await serveWorkerMetrics({ ...seen, port, log });
   served.recorder.jobClaimed(5, 'bulk');
   const text = await (await fetch(`${served.url}/metrics`)).text();
   await served.stop();
+  expect(Number(new URL(served.url!).port)).toBeGreaterThan(port);
   expect(parseMetrics(text).value('shoal_claims_total')).toBe(1);
-  const off = await serveWorkerMetrics({ host: '127.0.0.1', port: 0 });
-  off.recorder.jobClaimed(5, 'bulk');
-  expect(off.url).toBeUndefined();
-  await off.stop();
+  const last = await start({ port: 65_535 }).catch(() => undefined); // or somebody else has it
+  const off = await serveWorkerMetrics({ ...seen, port: 65_535, log });
+  await last?.stop();
+  expect([off.url, log.messages('warn')]).toEqual([undefined, [expect.stringContaining('no port is free')]]);
 });

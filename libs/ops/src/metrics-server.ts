@@ -1,11 +1,18 @@
-// /metrics and /healthz of a process that serves nothing else over HTTP: a worker. On loopback unless told otherwise;
-// there is no authentication, so a wider address belongs behind a firewall. Knows nothing of what the metrics mean.
+// /metrics, /livez, /readyz and /healthz of a process that serves nothing else over HTTP: a worker, the exporter. On
+// loopback unless told otherwise; there is no authentication, so a wider address belongs behind a firewall. Knows nothing
+// of what the metrics mean, nor of what makes a process ready.
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { invariant } from '@shoal/contract';
 import { hostGuard, type HostGuard } from './host-guard.ts';
 import { listenFailure } from './listen-failure.ts';
+
+/** 200 where there are no reasons against it, else 503; the facts are told in both. */
+export interface Probe {
+  readonly reasons: readonly string[];
+  readonly facts?: Readonly<Record<string, unknown>>;
+}
 
 export interface MetricsServerOptions {
   /** Default 127.0.0.1. */
@@ -14,13 +21,19 @@ export interface MetricsServerOptions {
   readonly hosts?: string | undefined;
   /** 0: any free port. */
   readonly port: number;
+  /** Ports to try, from `port` on, where others are taken or forbidden. Default 1. */
+  readonly ports?: number | undefined;
+  /** Setting that has the port, for messages. */
+  readonly setting?: string | undefined;
   readonly metrics: { readonly contentType: string; text(): Promise<string> };
-  /** Facts for /healthz; `isHealthy` false answers 503. Default: healthy. */
-  readonly health?: () => { readonly isHealthy: boolean } & Readonly<Record<string, unknown>>;
+  /** /livez: whether the process can do its work at all. Default: it does, because it answers. */
+  readonly live?: (() => Probe) | undefined;
+  /** /readyz: whether it does its work now. Default: as /livez. */
+  readonly ready?: (() => Probe) | undefined;
 }
 
 export interface MetricsServer {
-  /** http://127.0.0.1:9100 */
+  /** http://127.0.0.1:9464 */
   readonly url: string;
   readonly port: number;
   /** Resolves when the port is free again. Safe to call twice. */
@@ -29,16 +42,13 @@ export interface MetricsServer {
 
 /** Throws CONFIG_INVALID when it cannot listen there. */
 export async function startMetricsServer(options: MetricsServerOptions): Promise<MetricsServer> {
-  const { host = '127.0.0.1', port } = options;
+  const { host = '127.0.0.1' } = options;
   const guard = hostGuard({ host, hosts: options.hosts });
   const server = createServer(
     { requireHostHeader: false }, // the guard does, with words
     (request, response) => void answer(request, response, options, guard),
   );
-  server.listen({ host, port });
-  await once(server, 'listening').catch((error: unknown) => {
-    throw listenFailure(error, { host, port, what: 'metrics', setting: 'metricsPort' });
-  });
+  await listen(server, options);
   const address = server.address();
   invariant(typeof address === 'object' && address !== null, 'a listening server has an address');
   return {
@@ -48,10 +58,29 @@ export async function startMetricsServer(options: MetricsServerOptions): Promise
   };
 }
 
+/** At the first port that is free. */
+async function listen(
+  server: Server,
+  { host = '127.0.0.1', port: first, ports = 1, setting = 'metricsPort' }: MetricsServerOptions,
+): Promise<void> {
+  for (let port = first; ; port++) {
+    server.listen({ host, port });
+    const failure: unknown = await once(server, 'listening').then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+    if (failure === undefined) return;
+    const code: unknown = failure instanceof Error ? Reflect.get(failure, 'code') : undefined;
+    const isLast = port + 1 >= first + ports || port >= 65_535;
+    if (isLast || (code !== 'EADDRINUSE' && code !== 'EACCES'))
+      throw listenFailure(failure, { host, port, what: 'metrics', setting });
+  }
+}
+
 async function answer(
   request: IncomingMessage,
   response: ServerResponse,
-  { metrics, health }: MetricsServerOptions,
+  { metrics, live = () => ({ reasons: [] }), ready = live }: MetricsServerOptions,
   guard: HostGuard,
 ): Promise<void> {
   const refusal = guard(request);
@@ -69,20 +98,23 @@ async function answer(
             `the metrics could not be written: ${error instanceof Error ? error.message : String(error)}\n`,
           ),
       );
-    case '/healthz': {
-      const { isHealthy, ...facts } = health?.() ?? { isHealthy: true };
-      return reply(
-        response,
-        isHealthy ? 200 : 503,
-        'application/json',
-        `${JSON.stringify({ status: isHealthy ? 'ok' : 'failing', ...facts })}\n`,
-      );
-    }
+    case '/livez':
+      return replyProbe(response, 'alive', live());
+    case '/readyz':
+      return replyProbe(response, 'ready', ready());
+    case '/healthz': // what it said before there were two: the process has a port
+      return replyProbe(response, 'ok', { reasons: [] });
     case 'refused':
       return reply(response, 405, 'text/plain', 'only GET\n');
     default:
-      return reply(response, 404, 'text/plain', 'here are /metrics and /healthz\n');
+      return reply(response, 404, 'text/plain', 'here are /metrics, /livez, /readyz and /healthz\n');
   }
+}
+
+function replyProbe(response: ServerResponse, well: string, { reasons, facts = {} }: Probe): void {
+  const isWell = reasons.length === 0;
+  const said = { status: isWell ? well : `not ${well}`, ...(isWell ? {} : { reasons }), ...facts };
+  reply(response, isWell ? 200 : 503, 'application/json', `${JSON.stringify(said)}\n`);
 }
 
 function reply(response: ServerResponse, status: number, contentType: string, body: string): void {

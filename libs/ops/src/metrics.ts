@@ -3,12 +3,16 @@
 // request, such as the depth of a queue, are collected at a scrape; a source that fails or hangs costs its own metrics
 // and nothing else.
 
-import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom-client';
 import { invariant } from '@shoal/contract';
 import { FEW, type MetricCatalogue, type MetricDefinition } from './catalogue/metric-definition.ts';
 
 /** A source that has not answered by then is left out of this scrape; Prometheus itself gives up after 10 s. */
 const COLLECT_MS = 3_000;
+/** At prom-client's own 10 ms an idle process takes five times the CPU, see process-metrics.ts. */
+const LAG_MS = 50;
+/** Gauges that are called counters; they say nothing that those by type do not. */
+const MISNAMED = ['nodejs_active_resources_total', 'nodejs_active_handles_total', 'nodejs_active_requests_total'];
 
 type NameOf<Catalogue, Type extends MetricDefinition['type']> = {
   [Name in keyof Catalogue]: Catalogue[Name] extends { readonly type: Type } ? Name : never;
@@ -26,14 +30,22 @@ type LabelsOf<Definition> = Definition extends { readonly labels: infer Labels }
 
 export interface MetricRegistry<Catalogue extends MetricCatalogue> {
   count<Name extends NameOf<Catalogue, 'counter'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, by?: number): void;
+  /** Sets a counter to what somebody else has counted, since a beginning that this process does not know. */
+  countTo<Name extends NameOf<Catalogue, 'counter'>>(
+    name: Name,
+    labels: LabelsOf<Catalogue[Name]>,
+    total: number,
+  ): void;
   set<Name extends NameOf<Catalogue, 'gauge'>>(name: Name, labels: LabelsOf<Catalogue[Name]>, value: number): void;
   observe<Name extends NameOf<Catalogue, 'histogram'>>(
     name: Name,
     labels: LabelsOf<Catalogue[Name]>,
     value: number,
   ): void;
-  /** Forgets every value of a gauge: what it measured is not known any more. */
-  forget(name: NameOf<Catalogue, 'gauge'>): void;
+  /** Forgets every value of a metric: what it measured is not known any more. */
+  forget(name: NameOf<Catalogue, 'gauge' | 'counter'>): void;
+  /** Tells what prom-client counts of every Node process as well, from now on. */
+  standard(): void;
   /** Called before every text; sets gauges. */
   onScrape(collect: () => void | Promise<void>): void;
   readonly contentType: string;
@@ -50,10 +62,19 @@ export function createMetrics<Catalogue extends MetricCatalogue>(catalogue: Cata
   return {
     contentType: registry.contentType,
     count: (name, labels, by = 1) => counterOf(metrics, name).inc(labels, by),
+    countTo(name, labels, total) {
+      const counter = counterOf(metrics, name);
+      counter.remove(labels);
+      counter.inc(labels, total);
+    },
     set: (name, labels, value) => gaugeOf(metrics, name).set(labels, value),
     observe: (name, labels, value) => histogramOf(metrics, name).observe(labels, value),
-    forget: (name) => gaugeOf(metrics, name).reset(),
+    forget: (name) => metrics.get(name)?.reset(),
     onScrape: (collect) => void collectors.push(collect),
+    standard() {
+      collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: LAG_MS });
+      for (const name of MISNAMED) registry.removeSingleMetric(name);
+    },
     async text() {
       await Promise.all(collectors.map(collectInTime));
       return registry.metrics();

@@ -2,69 +2,142 @@
 // processes and, where nvidia-smi answers, of its devices. Decides nothing.
 
 import { readFile } from 'node:fs/promises';
-import { invariant } from '@shoal/contract';
-import { LANE_REASONS, LENGTH_CLASSES, noMetrics, type Metrics } from '@shoal/core';
+import { invariant, isShoalError } from '@shoal/contract';
+import { LANE_REASONS, LENGTH_CLASSES, type Logger, type Metrics } from '@shoal/core';
 import { SIDES, type LedgerFacts, type SimilarityFacts } from '@shoal/core/similarity';
 import { SIMILARITY_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue.ts';
+import { BusyLanes } from './busy-lanes.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
-import { startMetricsServer } from './metrics-server.ts';
+import { startMetricsServer, type Probe } from './metrics-server.ts';
 import { cachedReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
+import { tellProcess, type ServerSeen } from './process-metrics.ts';
+
+/** What a worker is, once its executor has said so. */
+export interface WorkerIdentity {
+  readonly worker: string;
+  readonly queue: string;
+  readonly model: string;
+  readonly revision: string;
+  readonly device: string;
+  readonly precision?: string | undefined;
+  /** What runs the model: native, onnx, sim. */
+  readonly encoder?: string | undefined;
+  /** Its card as nvidia-smi knows it: an index, a UUID or a MIG id. Undefined: it runs on none of NVIDIA's. */
+  readonly card?: string | undefined;
+}
+
+/** Whether it works: WorkerStatus of libs/worker. */
+export interface StatusSeen {
+  readonly isExecutorUp: boolean;
+  live(): Probe;
+  ready(): Probe;
+}
 
 export interface WorkerMetrics {
   /** For the Pipeline. */
   readonly recorder: Metrics;
   /** For the metrics server. */
   readonly registry: Pick<Registry, 'contentType' | 'text'>;
+  /** Tells who it is, and from then on of its own card. */
+  introduce(identity: WorkerIdentity): void;
+  /** A round trip to the queue server took so long. */
+  roundTrip(ms: number): void;
 }
 
 export interface WorkerMetricsOptions {
+  readonly server: ServerSeen;
+  readonly status: Pick<StatusSeen, 'isExecutorUp' | 'ready'>;
+  /** Of Shoal. */
+  readonly version: string;
   /** Default: nvidia-smi, at most every 5 s. */
-  readonly readDevices?: () => Promise<DevicesRead>;
+  readonly readDevices?: (card: string) => () => Promise<DevicesRead>;
+  /** Default: the clock of this process. */
+  readonly nowMs?: () => number;
 }
 
 const DEVICES_MAX_AGE_MS = 5_000;
 
 export function createWorkerMetrics({
-  readDevices = cachedReader({}, DEVICES_MAX_AGE_MS),
-}: WorkerMetricsOptions = {}): WorkerMetrics {
+  server,
+  status,
+  version,
+  readDevices = (device) => cachedReader({ device }, DEVICES_MAX_AGE_MS),
+  nowMs = () => performance.now(),
+}: WorkerMetricsOptions): WorkerMetrics {
   const registry = createMetrics(WORKER_METRICS);
   const similarity = createMetrics(SIMILARITY_METRICS);
   const executor: ExecutorSeen = { pid: undefined, compares: false };
-  registry.onScrape(() => collectProcesses(registry, executor.pid));
-  registry.onScrape(collectDevices(registry, readDevices));
+  const { roundTrip } = tellProcess(registry, { process: 'claimer', server, version });
+  registry.onScrape(() => collectExecutor(registry, executor.pid));
+  registry.onScrape(() => {
+    registry.set('shoal_ready', {}, status.ready().reasons.length === 0 ? 1 : 0);
+    registry.set('shoal_executor_up', {}, status.isExecutorUp ? 1 : 0);
+  });
   return {
     registry: {
       contentType: registry.contentType,
       text: async () => `${await registry.text()}${executor.compares ? await similarity.text() : ''}`,
     },
-    recorder: recorderOf({ registry, similarity }, executor),
+    recorder: recorderOf({ registry, similarity }, executor, nowMs),
+    roundTrip,
+    introduce: ({ card, ...identity }) => {
+      registry.set('shoal_worker_info', labelsOf(identity), 1);
+      if (card !== undefined) registry.onScrape(collectDevice(registry, labelsOf(identity), readDevices(card)));
+    },
   };
 }
 
-export interface ServedMetrics {
-  /** For the Pipeline. */
-  readonly recorder: Metrics;
-  /** http://127.0.0.1:9100, or undefined when nothing is served. */
+export interface ServedMetrics extends Pick<WorkerMetrics, 'recorder' | 'introduce' | 'roundTrip'> {
+  /** http://127.0.0.1:9464, or undefined where every port is taken. */
   readonly url: string | undefined;
   stop(): Promise<void>;
 }
 
-/**
- * What a worker counts, and where it is served; with port 0 neither. Throws CONFIG_INVALID when it cannot listen there.
- */
-export async function serveWorkerMetrics({
-  host,
-  hosts,
-  port,
-}: {
+export interface ServeWorkerMetricsOptions extends WorkerMetricsOptions {
   readonly host: string;
   readonly hosts?: string | undefined;
+  /** The first that is tried. */
   readonly port: number;
-}): Promise<ServedMetrics> {
-  if (port === 0) return { recorder: noMetrics, url: undefined, stop: async () => undefined };
-  const { recorder, registry } = createWorkerMetrics();
-  const { url, stop } = await startMetricsServer({ host, hosts, port, metrics: registry });
-  return { recorder, url, stop };
+  readonly status: StatusSeen;
+  readonly log: Logger;
+}
+
+/** Workers of one machine find theirs side by side. */
+const PORTS = 100;
+
+/**
+ * What a worker counts, and where it is served: at the first free port. Nothing but a host that this machine has not is
+ * a reason not to start: CONFIG_INVALID.
+ */
+export async function serveWorkerMetrics(options: ServeWorkerMetricsOptions): Promise<ServedMetrics> {
+  const { host, hosts, port, status, log } = options;
+  const { registry, ...metrics } = createWorkerMetrics(options);
+  try {
+    const { url, stop } = await startMetricsServer({
+      host,
+      hosts,
+      port,
+      ports: PORTS,
+      metrics: registry,
+      live: () => status.live(),
+      ready: () => status.ready(),
+    });
+    log.info({ url: `${url}/metrics` }, 'metrics are served');
+    return { ...metrics, url, stop };
+  } catch (error) {
+    if (!isTaken(error)) throw error;
+    log.warn(
+      { host, port, ports: PORTS },
+      'no port is free for metrics and probes, so none are served; set metricsPort to where some are, or to 0',
+    );
+    return { ...metrics, url: undefined, stop: async () => undefined };
+  }
+}
+
+function isTaken(error: unknown): boolean {
+  if (!isShoalError(error, 'CONFIG_INVALID') || !(error.cause instanceof Error)) return false;
+  const code: unknown = Reflect.get(error.cause, 'code');
+  return code === 'EADDRINUSE' || code === 'EACCES';
 }
 
 type Registry = MetricRegistry<typeof WORKER_METRICS>;
@@ -81,17 +154,19 @@ interface ExecutorSeen {
   compares: boolean;
 }
 
-function recorderOf(registries: Registries, executor: ExecutorSeen): Metrics {
+function recorderOf(registries: Registries, executor: ExecutorSeen, nowMs: () => number): Metrics {
   const { registry } = registries;
   return {
     ...recordsOfJobs(registry),
     ...recordsOfRuns(registry),
+    ...recordsOfPool(registry, nowMs),
+    ...recordsOfBusy(registry, nowMs),
     ...recordsOfQueue(registry),
     ...recordsOfExecutors(registries, executor),
   };
 }
 
-type JobRecords = Pick<Metrics, 'jobClaimed' | 'inFlight' | 'jobSettled' | 'leaseLost'>;
+type JobRecords = Pick<Metrics, 'jobClaimed' | 'jobSettled' | 'jobStalled' | 'leaseLost' | 'stageTook'>;
 
 function recordsOfJobs(registry: Registry): JobRecords {
   return {
@@ -99,33 +174,66 @@ function recordsOfJobs(registry: Registry): JobRecords {
       registry.count('shoal_claims_total', {});
       registry.observe('shoal_claim_wait_seconds', { class: kind }, queuedMs / 1_000);
     },
-    inFlight(claims, tokens) {
-      registry.set('shoal_claims_in_flight', {}, claims);
-      registry.set('shoal_pool_tokens', {}, tokens);
-    },
     jobSettled({ outcome, code, rows }) {
       registry.count('shoal_jobs_settled_total', code === undefined ? { outcome } : { outcome, code });
       if (outcome === 'complete') registry.count('shoal_texts_total', {}, rows);
     },
+    jobStalled: () => registry.count('shoal_jobs_stalled_total', {}),
     leaseLost: () => registry.count('shoal_leases_lost_total', {}),
+    stageTook: (stage, ms) => registry.observe('shoal_stage_duration_seconds', { stage }, ms / 1_000),
   };
+}
+
+/**
+ * The executor tells how old the oldest row is after each run. Since then it has grown older by the time that passed,
+ * for as long as anything is in flight: of a device that hangs nothing is told.
+ */
+function recordsOfPool(registry: Registry, nowMs: () => number): Pick<Metrics, 'inFlight' | 'microBatchRan'> {
+  const { microBatchRan } = recordsOfRuns(registry);
+  let [claims, toldMs, ageMs] = [0, nowMs(), 0];
+  registry.onScrape(() =>
+    registry.set('shoal_pool_age_seconds', {}, claims === 0 ? 0 : (ageMs + nowMs() - toldMs) / 1_000),
+  );
+  return {
+    inFlight(open, tokens) {
+      if (claims === 0) [toldMs, ageMs] = [nowMs(), 0];
+      claims = open;
+      registry.set('shoal_claims_in_flight', {}, open);
+      registry.set('shoal_pool_tokens', {}, tokens);
+    },
+    microBatchRan(run) {
+      [toldMs, ageMs] = [nowMs(), run.poolAgeMs];
+      microBatchRan(run);
+    },
+  };
+}
+
+const LANES = WORKER_METRICS.shoal_device_busy_seconds_total.labels.lane;
+
+function recordsOfBusy(registry: Registry, nowMs: () => number): Pick<Metrics, 'atDevice'> {
+  const busy = new BusyLanes(LANES.length, nowMs);
+  registry.onScrape(() => {
+    for (const [at, ms] of busy.sums().entries())
+      registry.countTo('shoal_device_busy_seconds_total', { lane: LANES[at]! }, ms / 1_000);
+  });
+  return { atDevice: (runs) => busy.are(runs) };
 }
 
 type RunRecords = Pick<Metrics, 'microBatchRan' | 'microBatchSplit' | 'rowsRerun' | 'budgetChanged' | 'memoryMeasured'>;
 
 function recordsOfRuns(registry: Registry): RunRecords {
   return {
-    microBatchRan({ rows, width, tokens, runMs, duplicates, poolAgeMs }) {
+    microBatchRan({ rows, width, tokens, runMs, duplicates }) {
       const padded = rows * width;
       invariant(tokens <= padded, 'a micro-batch has no more real tokens than padded ones');
       registry.count('shoal_tokens_total', { kind: 'real' }, tokens);
       registry.count('shoal_tokens_total', { kind: 'padded' }, padded);
       registry.observe('shoal_run_duration_seconds', {}, runMs / 1_000);
+      registry.observe('shoal_stage_duration_seconds', { stage: 'run' }, runMs / 1_000);
       registry.observe('shoal_micro_batch_rows', {}, rows);
       registry.observe('shoal_micro_batch_tokens', {}, padded);
       registry.observe('shoal_padding_efficiency_ratio', {}, tokens / padded);
       registry.count('shoal_duplicate_rows_total', {}, duplicates);
-      registry.set('shoal_pool_age_seconds', {}, poolAgeMs / 1_000);
     },
     microBatchSplit: (code) => registry.count('shoal_splits_total', { code }),
     rowsRerun: (rows) => registry.count('shoal_rerun_rows_total', {}, rows),
@@ -225,11 +333,12 @@ function recordLedger(
   registry.count('shoal_similarity_evictions_total', { memory }, evictions - (before?.evictions ?? 0));
 }
 
-async function collectProcesses(registry: Registry, executorPid: number | undefined): Promise<void> {
-  const executorBytes = executorPid === undefined ? undefined : await residentBytes(executorPid);
+/** After `tellProcess`, which tells of this process. */
+async function collectExecutor(registry: Registry, pid: number | undefined): Promise<void> {
   registry.forget('shoal_process_resident_bytes');
   registry.set('shoal_process_resident_bytes', { process: 'claimer' }, process.memoryUsage.rss());
-  if (executorBytes !== undefined) registry.set('shoal_process_resident_bytes', { process: 'executor' }, executorBytes);
+  const bytes = pid === undefined ? undefined : await residentBytes(pid);
+  if (bytes !== undefined) registry.set('shoal_process_resident_bytes', { process: 'executor' }, bytes);
 }
 
 /** Of another process, on Linux; elsewhere, and when it is gone, undefined. */
@@ -239,21 +348,50 @@ async function residentBytes(pid: number): Promise<number | undefined> {
   return kibibytes === undefined ? undefined : Number(kibibytes) * 1024;
 }
 
-/** A machine without the tool is asked once: drivers do not appear under a running worker. */
-function collectDevices(registry: Registry, readDevices: () => Promise<DevicesRead>): () => Promise<void> {
+const DEVICE_METRICS = [
+  'shoal_device_memory_bytes',
+  'shoal_device_utilization_ratio',
+  'shoal_device_power_watts',
+  'shoal_device_temperature_celsius',
+] as const;
+
+/**
+ * Of the worker's own card alone. A machine without the tool is asked once: drivers do not appear under a running worker.
+ * Its UUID joins the worker's facts once it is known.
+ */
+function collectDevice(
+  registry: Registry,
+  identity: LabelsOfInfo,
+  readDevice: () => Promise<DevicesRead>,
+): () => Promise<void> {
   let hasTool = true;
+  let knownUuid: string | undefined;
   return async () => {
     if (!hasTool) return;
-    const read = await readDevices();
+    const read = await readDevice();
     hasTool = read.ok || read.reason !== 'no-tool';
-    for (const name of [
-      'shoal_device_memory_bytes',
-      'shoal_device_utilization_ratio',
-      'shoal_device_power_watts',
-      'shoal_device_temperature_celsius',
-    ] as const)
-      registry.forget(name);
-    if (read.ok) for (const device of read.devices) setDevice(registry, device);
+    for (const name of DEVICE_METRICS) registry.forget(name);
+    const [device] = read.ok ? read.devices : [];
+    if (device === undefined) return;
+    setDevice(registry, device);
+    if (device.uuid === undefined || device.uuid === knownUuid) return;
+    knownUuid = device.uuid;
+    registry.forget('shoal_worker_info');
+    registry.set('shoal_worker_info', { ...identity, gpu_uuid: device.uuid }, 1);
+  };
+}
+
+type LabelsOfInfo = ReturnType<typeof labelsOf>;
+
+function labelsOf({ precision, encoder, worker, queue, model, revision, device }: Omit<WorkerIdentity, 'card'>) {
+  return {
+    worker,
+    queue,
+    model,
+    revision,
+    device,
+    ...(precision === undefined ? {} : { precision }),
+    ...(encoder === undefined ? {} : { encoder }),
   };
 }
 

@@ -68,6 +68,8 @@ export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJo
 export { defaultWorkerName } from './worker/worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
 export { readServerHealth, type ReplicaHealth, type ServerHealth } from './redis/server-health.ts';
+export { processCounts, type ProcessCounts, type RefusalReason } from './redis/process-counts.ts';
+export { ServerWatch, type ServerWatchOptions } from './redis/server-watch.ts';
 export { writeRefusal } from './redis/write-refusal.ts';
 export { JobProducer, type JobEnding, type JobState, type ServingWorker } from './producer/job-producer.ts';
 export type { AddOptions, AddResult, NewJob } from './producer/new-job.ts';
@@ -109,6 +111,15 @@ export {
   type RollingPlan,
   type RollingStep,
 } from './lanes/rolling-restart.ts';
+export {
+  FleetSurvey,
+  MOST_BACKLOG_SECONDS,
+  backlogOf,
+  type Backlog,
+  type FleetSurveyOptions,
+  type FleetSurveyed,
+  type SurveyedQueue,
+} from './lanes/fleet-survey.ts';
 export { enterService, isSimulated, queueService, type QueueService } from './lanes/queue-service.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
 export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

@@ -123,11 +123,11 @@ test('a port that is taken ends the command, told once, with the setting to chan
   const port = String(typeof address === 'object' && address !== null ? address.port : 0);
   const environment = { SHOAL_REDIS_URL: server.url };
   const up = await start(['up', '--http-port', port, '--dashboard-port', '0'], environment).ended;
-  const worker = await start(['worker', '--device', 'cpu', '--metrics-port', port], environment).ended;
+  const exporter = await start(['exporter', '--port', port], environment).ended;
   taken.close();
   for (const [{ code, stderr }, setting] of [
     [up, 'httpPort'],
-    [worker, 'metricsPort'],
+    [exporter, 'exporterPort'],
   ] as const) {
     expect([code, stderr]).toEqual([2, expect.stringMatching(/cannot listen on 127\.0\.0\.1:\d+/)]);
     expect(stderr.match(/cannot listen on/g)).toHaveLength(1);

@@ -2,12 +2,16 @@
 // jobs by themselves. A call that fails is reported and not repeated; the producers ask for themselves after a while.
 
 import type { FaultPoints } from '../base/fault-points.ts';
+import type { Clock } from '../ports/clock.ts';
+import type { Metrics } from '../ports/metrics.ts';
 import type { Announcement, Announcer } from '../ports/queue.ts';
 import type { Logger } from '../ports/logger.ts';
 import { UrgencyBatcher } from '../base/batcher.ts';
 
 export interface AnnouncementsParts {
   readonly announcer: Announcer;
+  readonly clock: Clock;
+  readonly metrics: Pick<Metrics, 'stageTook'>;
   readonly log: Logger;
   readonly faults: FaultPoints;
 }
@@ -31,9 +35,11 @@ export class Announcements {
   }
 
   private async announce(batch: readonly Announcement[]): Promise<void> {
-    const { announcer, log, faults } = this.parts;
+    const { announcer, clock, log, faults, metrics } = this.parts;
+    const sinceMs = clock.nowMs();
     try {
       await announcer.announce(batch);
+      metrics.stageTook('announce', clock.nowMs() - sinceMs);
     } catch (error) {
       log.warn(
         { err: error, jobs: batch.length },

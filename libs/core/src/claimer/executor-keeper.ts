@@ -59,6 +59,8 @@ export class ExecutorKeeper {
   private readonly suspects = new Suspects();
   private readonly watch: ExecutorWatch;
   private state: 'none' | 'up' | 'replacing' = 'none';
+  /** Numbers of micro-batches that are at the device. */
+  private readonly atDevice = new Set<number>();
   /** How many claims the executor has. */
   private dispatched = 0;
   /** Set when the executor is killed for what no job of it did. */
@@ -217,10 +219,14 @@ export class ExecutorKeeper {
         this.vainRecycles = 0;
         return;
       case 'began':
+        this.atDevice.add(message.batch);
+        this.parts.metrics.atDevice(this.atDevice.size);
         return this.suspects.began(message.batch, message.jobIds);
       case 'ran':
       case 'split':
       case 'refused':
+        this.atDevice.delete(message.batch);
+        this.parts.metrics.atDevice(this.atDevice.size);
         return this.suspects.ended(message.batch);
       case 'recycle':
         return this.recycle(message.reason);
@@ -275,6 +281,8 @@ export class ExecutorKeeper {
     const { suspects, blameless } = this;
     const { claimed, log, metrics } = this.parts;
     this.blameless = undefined;
+    this.atDevice.clear();
+    metrics.atDevice(0);
     metrics.executorLost(this.killedFor ?? (reason.startsWith('exit code') ? 'exit' : 'signal'), reason);
     this.killedFor = undefined;
     const unread = [...claimed.values()].filter((open) => open.isDispatched && !open.size.isFilled);

@@ -17,7 +17,7 @@ import { isUrgent, readEmbedJob, type QueuedJob, type ReadJob } from './queued-j
 import { Settler, namesOf } from './settler.ts';
 import { Sleeps } from './sleeps.ts';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';
-import { noMetrics, type Metrics } from '../ports/metrics.ts';
+import { STAGES, noMetrics, type Metrics } from '../ports/metrics.ts';
 import type { Announcer, JobSource, RawClaim } from '../ports/queue.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { ExecutorLink } from '../ports/link.ts';
@@ -261,6 +261,8 @@ export class Pipeline {
         return this.metrics.memoryMeasured(message);
       case 'similarity':
         return this.metrics.similarityTold(message.facts);
+      case 'stages':
+        return tellStages(this.metrics, message.tookMs);
       case 'pong':
       case 'began':
       case 'refused':
@@ -339,4 +341,11 @@ export class Pipeline {
     const message = 'the job was cancelled after a worker had claimed it';
     this.end(open, failed(open.claim, { code: 'CANCELLED', message }, open.job));
   }
+}
+
+function tellStages(
+  metrics: Pick<Metrics, 'stageTook'>,
+  tookMs: Extract<FromExecutor, { kind: 'stages' }>['tookMs'],
+): void {
+  for (const stage of STAGES) for (const ms of tookMs[stage] ?? []) metrics.stageTook(stage, ms);
 }

@@ -6,6 +6,7 @@ import { requestIdIn } from '@shoal/contract';
 import { Announcements } from './announcements.ts';
 import { toSettledJob, type Ending } from './endings.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
+import type { Clock } from '../ports/clock.ts';
 import type { Logger } from '../ports/logger.ts';
 import type { Metrics } from '../ports/metrics.ts';
 import type { Announcer, JobSource, RawClaim } from '../ports/queue.ts';
@@ -13,6 +14,7 @@ import type { Announcer, JobSource, RawClaim } from '../ports/queue.ts';
 export interface SettlerParts {
   readonly source: Pick<JobSource, 'settle'>;
   readonly announcer: Announcer;
+  readonly clock: Clock;
   readonly log: Logger;
   readonly faults: FaultPoints;
   readonly metrics: Metrics;
@@ -57,10 +59,12 @@ export class Settler {
   }
 
   private async settleNow(claim: RawClaim, { settlement, announcement }: Ending): Promise<void> {
-    const { source, log, faults, metrics } = this.parts;
+    const { source, clock, log, faults, metrics } = this.parts;
     this.logFailure(claim, settlement);
     faults.reach('before-complete');
+    const sinceMs = clock.nowMs();
     const result = await source.settle(claim, settlement, announcement);
+    metrics.stageTook('settle', clock.nowMs() - sinceMs);
     faults.reach('after-complete');
     metrics.jobSettled(toSettledJob(settlement, result));
     if (result === 'lease-lost')

@@ -50,6 +50,8 @@ export interface WorkerFacts extends WorkerLoad {
   readonly textsPerSecond?: number;
   /** Of Shoal. Workers of 0.1.0 do not tell it. */
   readonly version?: string;
+  /** Where it serves /metrics, /livez and /readyz: http://127.0.0.1:9464. Undefined: nowhere. */
+  readonly metricsUrl?: string | undefined;
   /** The newest version of jobs that it reads; left out: 1. */
   readonly jobVersion?: number;
   /** Names of prompts that may be asked for, and whether vectors have length 1; of one that embeds. */

@@ -29,8 +29,6 @@ function setup(bytesOf: (job: CommittedJob) => number) {
   const told: string[] = [];
   const committer = new Committer<CommittedJob>({
     store: {
-      read: async () => [],
-      stop: async () => undefined,
       commit: (requests: readonly CommitRequest[]) =>
         new Promise<CommitResult[]>((resolve) =>
           asked.push({

@@ -25,7 +25,7 @@ export interface CommittedJob {
 }
 
 export interface CommitterParts<Job extends CommittedJob> {
-  readonly store: PayloadStore;
+  readonly store: Pick<PayloadStore, 'commit'>;
   readonly faults: FaultPoints;
   /** Header and body (SHL1). */
   readonly resultOf: (job: Job) => Buffer;

@@ -47,6 +47,7 @@ import { OpenOrders, requestsOf } from './open-orders.ts';
 import { mergeDuplicates } from './duplicates.ts';
 import { LaunchTiming } from './launch-timing.ts';
 import { SecondTries, type Attempt } from './second-tries.ts';
+import { StageTimes, timedTokenizer } from './stage-times.ts';
 import { deliver, isBeyondItsForm, runAtDevice } from './device-run.ts';
 import { News } from './news.ts';
 import type { WindowLimits } from './window.ts';
@@ -107,6 +108,7 @@ export class Executor {
   private readonly timing: LaunchTiming;
   private readonly again: SecondTries;
   private readonly news: News;
+  private readonly stages: StageTimes;
   /** What is at the device; each settles when its run ends. */
   private readonly running = new Set<Promise<void>>();
   private readonly filling = new Set<Promise<void>>();
@@ -119,10 +121,12 @@ export class Executor {
   constructor(parts: ExecutorParts) {
     const { backend, budget, limits } = parts;
     this.parts = parts;
-    this.filler = new Filler(parts);
+    this.stages = new StageTimes(parts);
+    this.filler = new Filler({ ...parts, tokenizer: timedTokenizer(parts.tokenizer, this.stages) });
     this.orders = new OpenOrders((outcomes) => this.report(outcomes));
     this.committer = new Committer({
       ...parts,
+      store: { commit: (...asked) => this.stages.during('commit', () => parts.store.commit(...asked)) },
       resultOf: (job) => embedResult(parts, job),
       valueOf: (job) => embedValue(parts, job),
       onCommitted: (answers) => this.conclude(answers),
@@ -163,6 +167,7 @@ export class Executor {
       await Promise.all([...this.running, this.committer.busy]);
     this.giveBack(() => this.isRecycled); // recycled while it stopped
     invariant(this.orders.size === 0 && this.again.size === 0, 'nothing is open once nothing runs');
+    this.stages.stop();
     this.slots.stop();
   }
 
@@ -179,7 +184,7 @@ export class Executor {
   }
 
   private async fill(orders: readonly JobOrder[], arrivedMs: number): Promise<void> {
-    const filled = await this.filler.fill(orders);
+    const filled = await this.stages.during('fill', () => this.filler.fill(orders));
     const pooled = orders.flatMap((order, i) => {
       if (!this.orders.arrived(order)) return []; // dropped while its input was read
       const tokens = this.admit(order, filled[i]!, arrivedMs);
@@ -259,7 +264,7 @@ export class Executor {
     if (due.kind !== 'now') return false;
     const slot = this.slots.lend(due.isUrgent);
     if (slot === undefined) return false;
-    this.launch(slot, this.again.take(due.isUrgent) ?? this.cut());
+    this.launch(slot, this.again.take(due.isUrgent) ?? this.stages.now('plan', () => this.cut()));
     return true;
   }
 

@@ -96,6 +96,8 @@ export interface InferenceBackend {
   /** What really runs: e.g. "cpu", "cuda:0". */
   readonly device: string;
   readonly precision: Precision;
+  /** What computes, where there is a choice: our own encoder, or ONNX Runtime. */
+  readonly engine?: 'native' | 'onnx';
   readonly dims: number;
   /** Most rows and most padded tokens that a slot's buffers hold. */
   readonly slotRows: number;

@@ -79,6 +79,12 @@ export interface Metrics {
   /** `reason`: for a person. */
   executorRecycled(reason?: string): void;
   leaseLost(): void;
+  /** A job whose worker is gone waits again. */
+  jobStalled(): void;
+  /** So many micro-batches are at the device from now on. */
+  atDevice(runs: number): void;
+  /** How long something took that is one of the stages. */
+  stageTook(stage: Stage, ms: number): void;
   /** Claiming is held back because the queue server has no room for results, or goes on. */
   claimingBraked(reason: 'memory' | 'unread' | undefined): void;
   /** What a CPU worker takes from the main lane now. */
@@ -102,6 +108,9 @@ export const noMetrics: Metrics = {
   similarityTold: () => undefined,
   executorRecycled: () => undefined,
   leaseLost: () => undefined,
+  jobStalled: () => undefined,
+  atDevice: () => undefined,
+  stageTook: () => undefined,
   claimingBraked: () => undefined,
   laneChosen: () => undefined,
   janitorSwept: () => undefined,

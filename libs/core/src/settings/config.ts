@@ -468,8 +468,16 @@ export const settingsSchema = z.strictObject({
     ),
   metricsHost: host.default('127.0.0.1').describe('Address a worker’s metrics are served on.'),
   metricsPort: port
-    .default(0)
-    .describe('Port of a worker’s /metrics and /healthz; 0 means none. The HTTP producer serves its own on httpPort.'),
+    .default(9464)
+    .describe(
+      'Where a worker serves /metrics, /livez and /readyz: at this port, or the first free one of the hundred from it ' +
+        'on; its log and `shoal fleet status --json` (metricsUrl) say which. 0 means nowhere. HTTP and the dashboard ' +
+        'serve their own at their ports.',
+    ),
+  exporterHost: host
+    .default('127.0.0.1')
+    .describe('Address the fleet exporter listens on. There is no authentication: keep it where only scrapers are.'),
+  exporterPort: port.default(9460).describe('Port of the fleet exporter, `shoal exporter`; 0 means any free one.'),
   dashboardHost: host
     .default('127.0.0.1')
     .describe(
@@ -567,6 +575,7 @@ const SAID_FROM_FOLDER: readonly SettingKey[] = [
   'httpAccess',
   'httpCors',
   'metricsHost',
+  'exporterHost',
   'dashboardHost',
   'dashboardTexts',
 ];

@@ -14,9 +14,7 @@ export const EVERY_PROCESS = {
   shoal_queue_server_up: {
     type: 'gauge',
     unit: '1 or 0',
-    help:
-      'Whether the queue server answered the last question of this process (a PING every 5 seconds, and at a scrape ' +
-      'when the last answer is older) within 2 seconds.',
+    help: 'Whether the queue server answered the last question of this process, a PING every 5 seconds, within 2 seconds.',
     labels: {},
   },
   shoal_queue_server_round_trip_seconds: {

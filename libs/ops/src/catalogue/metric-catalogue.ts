@@ -29,14 +29,7 @@ export const CATALOGUE = {
 export const WORKER_METRICS = { ...EVERY_PROCESS, ...OF_WORKERS } as const;
 export const SIMILARITY_METRICS = OF_SIMILARITY;
 /** What HTTP's registry is made from. */
-export const PRODUCER_METRICS = {
-  ...EVERY_PROCESS,
-  ...OF_HTTP,
-  shoal_queue_jobs: OF_THE_FLEET.shoal_queue_jobs,
-  shoal_queue_oldest_waiting_seconds: OF_THE_FLEET.shoal_queue_oldest_waiting_seconds,
-  shoal_queue_parked: OF_THE_FLEET.shoal_queue_parked,
-  shoal_queue_workers: OF_THE_FLEET.shoal_queue_workers,
-} as const;
+export const PRODUCER_METRICS = { ...EVERY_PROCESS, ...OF_HTTP } as const;
 /** What the registry of the exporter and of the dashboard is made from. */
 export const EXPORTER_METRICS = { ...EVERY_PROCESS, ...OF_THE_FLEET } as const;
 

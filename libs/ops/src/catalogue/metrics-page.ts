@@ -31,7 +31,7 @@ export function metricsPage(): string {
     'a name changes only with a line in [CHANGELOG.md](../CHANGELOG.md). Names, units and types are those of',
     '[Prometheus](https://prometheus.io/docs/practices/naming/). *Few* values are bounded by the machine or the fleet:',
     'queues, routes, cards. Ids, texts, tenants and addresses are never labels. Which to be woken for:',
-    '[operations.md](operations.md#alerts).',
+    '[operations.md](operations.md#alerts); where each process serves them: [the same](operations.md#metrics-and-probes).',
     '',
     ...Object.entries<MetricCatalogue>(CATALOGUE).flatMap(([teller, metrics]) =>
       section(teller as MetricTeller, metrics),
@@ -81,7 +81,8 @@ function standardSection(): string[] {
   return [
     '## Standard, of every process',
     '',
-    'As prom-client collects them from Node, of the process that serves them (of a worker its claimer).',
+    'As prom-client collects them from Node, of the process that serves them (of a worker its claimer). They cost it a',
+    'thousandth of a core (`libs/ops/src/process-metrics.ts`).',
     '',
     '| metric | |',
     '| --- | --- |',

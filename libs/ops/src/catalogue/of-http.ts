@@ -77,7 +77,7 @@ export const OF_HTTP = {
   shoal_jobs_added_total: {
     type: 'counter',
     unit: 'jobs',
-    help: 'Jobs that this process put on queues, by class; one that was there already counts as well.',
+    help: 'Jobs that this process put on queues, by class; those that were there already do not count.',
     labels: { class: ['interactive', 'bulk'] },
   },
   shoal_admission_refused_total: {

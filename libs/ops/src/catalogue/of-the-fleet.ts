@@ -51,8 +51,9 @@ export const OF_THE_FLEET = {
     type: 'gauge',
     unit: 'seconds',
     help:
-      'Time that the waiting jobs will take: waiting tokens ÷ the capacity of workers that claim. 0 when none waits, ' +
-      '+Inf when jobs wait and no worker claims, missing while those that claim have not measured a rate yet.',
+      'Time that the waiting jobs will take: waiting tokens ÷ the capacity of workers that claim. 0 when none waits; ' +
+      '86,400 (a day), which is also the most, when jobs wait and no worker claims; missing while those that claim ' +
+      'have not measured a rate yet.',
     labels: { queue: FEW },
   },
   shoal_queue_workers: {

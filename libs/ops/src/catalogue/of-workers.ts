@@ -151,7 +151,8 @@ export const OF_WORKERS = {
     help:
       'Time of each stage, where to look when work is slow: fill (read the inputs of some jobs and make rows), tokenize ' +
       '(their texts), plan (cut a micro-batch), run (it at the device), commit (write some results), settle (end a claim ' +
-      'at the queue), announce (tell its producer, where that is a call of its own).',
+      'at the queue), announce (tell its producer, where that is a call of its own). Similarity workers tell the last two ' +
+      'and run alone.',
     labels: { stage: STAGES },
     buckets: STAGE_SECONDS,
   },

@@ -49,7 +49,7 @@ function parseSample(line: string): Sample {
   const match = SAMPLE.exec(line);
   if (match === null) throw new Error(`not a sample: ${line}`);
   const value = match[3] === '+Inf' ? Infinity : Number(match[3]);
-  if (Number.isNaN(value)) throw new Error(`not a number: ${line}`);
+  if (Number.isNaN(value) && match[3]?.toLowerCase() !== 'nan') throw new Error(`not a number: ${line}`);
   return { name: match[1]!, labels: parseLabels(match[2] ?? '', line), value };
 }
 

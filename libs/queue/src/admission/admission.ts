@@ -26,6 +26,7 @@ import {
 } from '@shoal/contract';
 import { AmpleRoom } from './ample-room.ts';
 import type { Redis } from '../redis/connection.ts';
+import { countRefused } from '../redis/process-counts.ts';
 import { runScript } from '../redis/script.ts';
 import { ADMIT_JOBS, RECOUNT_ROOM, RELEASE_ROOM, TELL_DIMS } from './lua/scripts.generated.ts';
 
@@ -131,10 +132,15 @@ export class Admission {
    */
   async admit(jobs: readonly WantedRoom[], isForced = false): Promise<AdmissionAnswer> {
     const memory = await this.readMemory();
-    if (memory.isFull && !isForced) throw serverFull();
+    if (memory.isFull && !isForced) {
+      countRefused('memory');
+      throw serverFull();
+    }
     for (let at = 0; at < jobs.length; at += JOBS_PER_CALL) {
       const answer = await this.ask(jobs.slice(at, at + JOBS_PER_CALL), memory.limitBytes, isForced);
-      if (answer.refused !== undefined) return { admitted: at + answer.admitted, refused: answer.refused };
+      if (answer.refused === undefined) continue;
+      countRefused(answer.refused.reason);
+      return { admitted: at + answer.admitted, refused: answer.refused };
     }
     return { admitted: jobs.length, refused: undefined };
   }

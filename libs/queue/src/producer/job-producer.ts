@@ -8,12 +8,13 @@ import { DEFAULT_PREFIX, RESULT_HEADER_BYTES, cpuLaneOf, keySpace, type KeySpace
 import type { WorkerFacts } from '@shoal/core';
 import type { Queue } from 'bullmq';
 import { noteQueues } from '../lanes/noted-queues.ts';
-import { Admission, admissionRefused } from '../admission/admission.ts';
+import { Admission, admissionRefused, type WantedRoom } from '../admission/admission.ts';
 import { addAndLook } from '../bullmq/add.ts';
 import { liveFacts } from '../lanes/fleet.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
 import { askOnce, bytesOf } from '../redis/command-pipeline.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
+import { countAdded } from '../redis/process-counts.ts';
 import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
 import { within } from '../redis/within.ts';
@@ -112,9 +113,9 @@ export class JobProducer {
     const admitting = this.admission.admitMeanwhile(wanted);
     this.hadToAsk = admitting === undefined;
     if (admitting !== undefined)
-      return (await Promise.all([this.addAdmitted(jobs, again), translated(() => admitting)]))[0];
+      return counted(wanted, (await Promise.all([this.addAdmitted(jobs, again), translated(() => admitting)]))[0]);
     const { admitted, refused } = await translated(() => this.admission.admit(wanted, isKnown));
-    const added = await this.addAdmitted(jobs.slice(0, admitted), again);
+    const added = counted(wanted, await this.addAdmitted(jobs.slice(0, admitted), again));
     return refused === undefined
       ? added
       : [
@@ -299,4 +300,10 @@ function toState(state: Awaited<ReturnType<Queue['getJobState']>>): JobState['st
     default:
       return state;
   }
+}
+
+/** For the metrics of this process. */
+function counted(wanted: readonly WantedRoom[], results: AddResult[]): AddResult[] {
+  for (const [at, { outcome }] of results.entries()) if (outcome === 'added') countAdded(wanted[at]!.job.class);
+  return results;
 }

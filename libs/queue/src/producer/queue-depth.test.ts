@@ -51,20 +51,6 @@ test('counts by state, age of the longest wait whether prioritized or not, live 
   expect(depth.oldestWaitingMs.interactive).toBeLessThan(60_000);
 });
 
-test('another queue is told of over the same connection', async () => {
-  const { plain, gauge } = await setup();
-  await plain.add('embed', {}, { jobId: 'a' });
-  await server.command('ZADD', '{shoal}:workers:rerank-scorer', Date.now() + 60_000, 'alive');
-  const [other, again, own] = await Promise.all([
-    gauge.readOther('rerank-scorer'),
-    gauge.readOther('rerank-scorer'),
-    gauge.read(),
-  ]);
-  expect(other).toMatchObject({ queue: 'rerank-scorer', jobs: { waiting: 0 }, workers: 1 });
-  expect(again).toEqual(other);
-  expect(own).toMatchObject({ queue: 'embed-minilm', jobs: { waiting: 1 }, workers: 0 });
-});
-
 test('while the server is away nothing is put in line; when it is back there are answers again', async () => {
   const { gauge } = await setup();
   await server.kill9();

@@ -49,7 +49,6 @@ export class QueueGauge {
   private readonly options: QueueGaugeOptions;
   private readonly connection: Redis;
   private readonly queue: Queue;
-  private readonly others = new Map<string, Queue>();
   private reading: Promise<QueueDepth> | undefined;
 
   private constructor(options: QueueGaugeOptions, connection: Redis) {
@@ -78,13 +77,6 @@ export class QueueGauge {
   read(): Promise<QueueDepth> {
     this.reading ??= this.whileConnected(() => this.ask(this.queue)).finally(() => (this.reading = undefined));
     return this.reading;
-  }
-
-  /** The same of another queue of this prefix, over the same connection; asked each time. Throws as `read` does. */
-  readOther(name: string): Promise<QueueDepth> {
-    const queue = this.others.get(name) ?? this.open(name);
-    this.others.set(name, queue);
-    return this.whileConnected(() => this.ask(queue));
   }
 
   /** Whose vectors come from this queue. Throws QUEUE_UNREACHABLE. */
@@ -126,11 +118,7 @@ export class QueueGauge {
   /** Safe to call twice. */
   async close(): Promise<void> {
     await closeConnection(this.connection);
-    await Promise.allSettled([
-      this.queue.close(),
-      ...[...this.others.values()].map((queue) => queue.close()),
-      this.reading,
-    ]);
+    await Promise.allSettled([this.queue.close(), this.reading]);
   }
 
   private open(name: string): Queue {

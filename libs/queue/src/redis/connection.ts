@@ -10,6 +10,7 @@ import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
 import { redactUrl, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
 import { Redis, type RedisOptions } from 'ioredis';
+import { countReconnect } from './process-counts.ts';
 import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
 import { checkSchema } from './schema.ts';
 import { addressOf } from './server-address.ts';
@@ -88,6 +89,7 @@ export function openConnection(options: ConnectionOptions): Redis {
   const connection = new CorkedRedis(redisOptions);
   withoutAdvice(connection);
   reportOutages(connection, options);
+  countReconnects(connection);
   return connection;
 }
 
@@ -218,6 +220,15 @@ function withoutAdvice(connection: Redis): void {
       const isDenied = error?.message.includes('NOPERM') === true;
       Reflect.apply(callback, undefined, isDenied ? [null, ''] : [error, text]);
     });
+  });
+}
+
+function countReconnects(connection: Redis): void {
+  let [wasReady, isLost] = [false, false];
+  connection.on('close', () => (isLost = wasReady));
+  connection.on('ready', () => {
+    if (isLost) countReconnect();
+    [wasReady, isLost] = [true, false];
   });
 }
 

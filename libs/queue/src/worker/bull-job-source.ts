@@ -135,7 +135,7 @@ export class BullJobSource implements JobSource {
   /** What came after the worker was drained: others may take it at once. */
   private async returnUnspent(taken: readonly TakenJob[]): Promise<void> {
     const returned = taken.map((one) =>
-      this.settle(toClaim(one), { kind: 'return', delayMs: 0, reason: 'the worker is drained' }),
+      this.settle(toClaim(one, this.nowMs()), { kind: 'return', delayMs: 0, reason: 'the worker is drained' }),
     );
     await unlessAborted(this.claimingEnd.signal, Promise.all(returned));
   }
@@ -145,7 +145,7 @@ export class BullJobSource implements JobSource {
    * result.
    */
   private async toClaim(taken: TakenJob): Promise<RawClaim> {
-    const claim = toClaim(taken);
+    const claim = toClaim(taken, this.nowMs());
     if (handOverOf(taken.job) === undefined) return claim;
     try {
       return { ...claim, ending: await unlessAborted(this.claimingEnd.signal, endingOf(taken.job)) };
@@ -258,6 +258,11 @@ export class BullJobSource implements JobSource {
     await within(HAND_BACK_MS, this.opening);
   }
 
+  /** By the clock that its producers are compared with: the server's, where somebody knows it. */
+  private nowMs(): number {
+    return this.options.serverNowMs?.() ?? Date.now();
+  }
+
   private isStopped(): boolean {
     return this.state === 'stopped';
   }
@@ -289,7 +294,7 @@ export class BullJobSource implements JobSource {
   }
 }
 
-function toClaim({ job, token }: TakenJob): RawClaim {
+function toClaim({ job, token }: TakenJob, nowMs: number): RawClaim {
   return {
     jobId: job.id ?? '',
     token,
@@ -297,7 +302,7 @@ function toClaim({ job, token }: TakenJob): RawClaim {
     data: job.data,
     attempt: job.attemptsMade,
     madeMs: job.timestamp,
-    queuedMs: Number.isFinite(job.timestamp) ? Math.max(0, Date.now() - job.timestamp) : 0,
+    queuedMs: Number.isFinite(job.timestamp) ? Math.max(0, nowMs - job.timestamp) : 0,
     mustFail: job.deferredFailure,
     stalls: job.stalledCounter,
   };

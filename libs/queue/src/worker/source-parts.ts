@@ -53,6 +53,10 @@ export interface BullJobSourceOptions {
   readonly newestVersion?: number | undefined;
   /** Told of the server's time again and again, epoch ms. */
   readonly onServerTime?: ((serverMs: number) => void) | undefined;
+  /** Told of each job whose lease ran out and that waits again. */
+  readonly onStalled?: ((jobId: string) => void) | undefined;
+  /** Epoch ms by the clock of the queue server. Left out: the one of this machine. */
+  readonly serverNowMs?: (() => number) | undefined;
   readonly onBrake?: ((reason: ServerPressure | undefined) => void) | undefined;
   readonly log: Logger;
 }
@@ -175,7 +179,10 @@ function openWorker(options: BullJobSourceOptions, connection: Redis, mender: Ke
     mender.met(error);
     log.debug({ err: error }, 'queue client reported an error');
   });
-  worker.on('stalled', (jobId) => log.warn({ jobId }, 'job stalled, its worker is gone; it waits again'));
+  worker.on('stalled', (jobId) => {
+    options.onStalled?.(jobId);
+    log.warn({ jobId }, 'job stalled, its worker is gone; it waits again');
+  });
   return worker;
 }
 

@@ -8,7 +8,6 @@ import {
   HistoryMeter,
   LoadMeter,
   Pipeline,
-  noMetrics,
   systemClock,
   type FromExecutor,
   type Logger,
@@ -28,6 +27,7 @@ import {
   type ServerClock,
 } from '@shoal/queue';
 import { ExecutorNotes } from './executor-notes.ts';
+import { openMetrics, type OpenMetrics } from './open-metrics.ts';
 import type { ForkedExecutor } from './forked-executor.ts';
 import { SHOAL_VERSION } from './shoal-version.ts';
 import { openLanes, type WorkerLanesOptions } from './worker-lanes.ts';
@@ -145,30 +145,33 @@ async function openAll(
   const server = { redisUrl: settings.redisUrl, prefix: settings.prefix, queue, log };
   const clock = systemClock;
   const id: WorkerId = { workerId: `${kind.workerName}-${randomUUID().slice(0, 8)}`, workerName: kind.workerName };
+  const meter = new LoadMeter();
   const early = executor.startEarly(); // the slowest part, beside everything else
-  const [announcer, serverNowMs, { recorder }, starting] = await Promise.all([
+  const [announcer, serverNowMs, told, starting] = await Promise.all([
     open.keep(RedisAnnouncer.connect(server)),
     serverClock(settings.redisUrl),
-    open.keep(serveMetrics(settings)),
+    open.keep(openMetrics(settings, meter, log)),
     open.keep(showStarting(options, kind, id)),
   ]);
+  const recorder = told.status.tap(told.recorder);
   const faults = faultPointsFrom(options.faultPoint, (signal) => process.kill(process.pid, signal));
-  const meter = new LoadMeter();
   const history = new HistoryMeter(() => performance.now());
   const ready = await early;
   if (kind.service !== undefined) await enterService(kind.service, server);
   const lanes = await open.keep(
-    openLanes(lanesOf(options, kind, { ...id, ready, meter, history, faults, recorder, serverNowMs })),
+    openLanes(lanesOf(options, kind, { ...id, ready, meter, history, faults, recorder, serverNowMs, told })),
   );
   const source = await open.keep(lanes.source);
   const metrics = history.tap(meter.tap(noting(recorder, notes, log)));
   const limits = kind.limits(ready);
   const parts = { source, announcer, executor, log, faults, serverNowMs, clock, limits, metrics };
   const pipeline = await open.keep(new Pipeline(readJob === undefined ? parts : { ...parts, readJob }));
+  told.introduce({ ...kind, ready });
   const facts = await pipeline.start();
   await announcer.tellDims(kind.resultDims(facts));
   await lanes.show();
   await starting.stop();
+  told.status.shown(lanes.standing);
   const onSwept = (findings: SweepFindings): void => recorder.janitorSwept(findings);
   const everyMs = settings.janitorEveryMs;
   const keepMs = settings.keepFinishedMs;
@@ -203,12 +206,13 @@ interface LanesParts extends WorkerId {
   readonly faults: FaultPoints;
   readonly recorder: Metrics;
   readonly serverNowMs: ServerClock;
+  readonly told: Pick<OpenMetrics, 'url'>;
 }
 
 function lanesOf(
   { settings, log }: WorkerOptions,
   { queue, cpuQueue, jobVersion, besides }: WorkerKind,
-  { workerId, workerName, ready, meter, history, faults, recorder, serverNowMs }: LanesParts,
+  { workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
   return {
@@ -227,6 +231,8 @@ function lanesOf(
       brake: settings,
       keep: { completed, failed },
       onServerTime: (serverMs) => serverNowMs.heard(serverMs),
+      serverNowMs,
+      onStalled: () => recorder.jobStalled(),
       onBrake: (reason) => {
         meter.brake = reason;
         recorder.claimingBraked(reason);
@@ -244,6 +250,7 @@ function lanesOf(
     serverNowMs,
     ready,
     jobVersion,
+    metricsUrl: told.url,
     metrics: recorder,
   };
 }
@@ -257,15 +264,4 @@ function noting(metrics: Metrics, notes: ExecutorNotes, log: Logger): Metrics {
       notes.note(pid).catch((error: unknown) => log.warn({ err: error }, 'which executor is ours could not be noted'));
     },
   };
-}
-
-/** Loaded only when they are served: what it takes would delay the start. */
-async function serveMetrics({
-  metricsHost: host,
-  metricsPort: port,
-  httpHosts: hosts,
-}: Settings): Promise<{ readonly recorder: Metrics; stop(): Promise<void> }> {
-  if (port === 0) return { recorder: noMetrics, stop: async () => undefined };
-  const { serveWorkerMetrics } = await import('@shoal/ops');
-  return serveWorkerMetrics({ host, hosts, port });
 }

@@ -58,6 +58,7 @@ async function open(
     workerName: device,
     serverNowMs: () => Date.now(),
     ready: { device, precision: 'fp32', model: 'x@1', prompts: ['query', 'none'], isNormalized: true },
+    metricsUrl: undefined,
     jobVersion: 2,
     settings: { hybrid: 'auto', hybridAgeMs: 60_000 },
     meter,

@@ -44,6 +44,8 @@ export interface WorkerLanesOptions {
     Extract<FromExecutor, { kind: 'ready' }>,
     'device' | 'precision' | 'model' | 'prompts' | 'isNormalized'
   >;
+  /** Where its metrics are. */
+  readonly metricsUrl: string | undefined;
   /** The newest version of jobs that it reads. */
   readonly jobVersion: number;
   /** What is told of it besides. */
@@ -204,7 +206,7 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, jobVersion, workerName, besides }: WorkerLanesOptions,
+  { ready, meter, metricsUrl, jobVersion, workerName, besides }: WorkerLanesOptions,
   lanes: readonly Lane[],
   standing: Standing,
   gate: HybridGate | undefined,
@@ -223,6 +225,7 @@ function factsOf(
     standing: standing.told(),
     textsPerSecond: Math.round(meter.textsPerSecond),
     version: SHOAL_VERSION,
+    metricsUrl,
     jobVersion,
     prompts,
     isNormalized,

@@ -116,6 +116,7 @@ function startExecutor(
     maxTokens: tokenizer.maxTokens,
     device: backend.device,
     precision: backend.precision,
+    encoder: backend.engine,
     pid: process.pid,
     prompts: askablePrompts(model),
     isNormalized: model.isNormalized,
