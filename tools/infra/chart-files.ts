@@ -23,6 +23,7 @@ const OF_THE_CHART = new Set([
   'cacheDir',
   'modelsDir',
   'webhookSecret',
+  'dashboardKeyFile',
 ]);
 
 interface Schema {

@@ -23,7 +23,7 @@ const isNight = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const MODEL = 'tiny-random'; // made on the spot, without a network
 const PORT = 16_379;
 
-const SERVICES = ['valkey', 'worker', 'http', 'dashboard'];
+const SERVICES = ['valkey', 'worker', 'http', 'dashboard', 'exporter'];
 
 interface Compose {
   readonly services: Readonly<Record<string, Record<string, unknown>>>;
@@ -97,6 +97,7 @@ const COMPOSE_ENVIRONMENT = {
   WORKER_URL: `redis://worker@127.0.0.1:${PORT}`,
   PRODUCER_URL: `redis://producer@127.0.0.1:${PORT}`,
   DASHBOARD_URL: `redis://dashboard@127.0.0.1:${PORT}`,
+  EXPORTER_URL: `redis://exporter@127.0.0.1:${PORT}`,
   SHOAL_MODEL: MODEL,
 };
 
@@ -170,6 +171,7 @@ describe.skipIf(!isNight)('(nightly)', () => {
     expect(((await (await ask(key)).json()) as { readonly data: readonly unknown[] }).data).toHaveLength(3);
     expect((await ask('shoal_nobody')).status).toBe(401);
     expect((await fetch('http://127.0.0.1:8788/')).status).toBe(200);
+    expect(await (await fetch('http://127.0.0.1:9460/metrics')).text()).toMatch(/shoal_queue_workers\{.*\} 1/);
     for (const service of SERVICES.toReversed()) {
       must(rig.podman('stop', '--time', '60', `shoal-test-${service}`));
       const { stdout } = must(rig.podman('inspect', '--format', '{{.State.ExitCode}}', `shoal-test-${service}`));

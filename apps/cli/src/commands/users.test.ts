@@ -80,9 +80,10 @@ test('worker, HTTP, dashboard, exporter and operator work as the users of infra/
   const worker = box.start(['worker', '--device', 'sim:8000', '--sim-serves', 'model', ...as('worker')]);
   running.push(worker);
   await says(worker, 'serves');
-  const [http, dashboard] = await Promise.all([
+  const [http, dashboard, exporter] = await Promise.all([
     service('producer', 'serve', '--http-port', '0'),
     service('dashboard', 'dashboard', '--dashboard-port', '0'),
+    service('exporter', 'exporter', '--port', '0'),
   ]);
   const answer = await fetch(`${http}/v1/embeddings`, {
     method: 'POST',
@@ -95,6 +96,7 @@ test('worker, HTTP, dashboard, exporter and operator work as the users of infra/
   ]);
   expect((await fetch(`${http}/metrics`)).status).toBe(200);
   expect((await fetch(`${dashboard}/api/queues`)).status).toBe(200);
+  expect(await (await fetch(`${exporter}/metrics`)).text()).toContain('shoal_queue_jobs{');
   const commands = isNight ? COMMANDS : COMMANDS.slice(0, 2);
   const results = await Promise.all(commands.map(([user, ...args]) => box.run([...args, ...as(user)])));
   expect(results.map(({ code, stderr }, at) => [commands[at], code, code === 0 ? '' : stderr])).toEqual(
