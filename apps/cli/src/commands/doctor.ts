@@ -5,7 +5,7 @@ import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
 import { ShoalError, cpuLaneOf } from '@shoal/contract';
-import { cacheFolder, storeFolders, type Settings } from '@shoal/core';
+import { cacheFolder, storeFolders, strayVariables, type Settings } from '@shoal/core';
 import { isHubName, listModels, openModel, queueOfNamed } from '@shoal/models';
 import { diskFailure } from '@shoal/fetch';
 import {
@@ -28,7 +28,6 @@ import { auditLines, bundleFiles, writeBundle } from '../doctor/bundle.ts';
 import { checkHost, type HostFacts } from '../doctor/host-checks.ts';
 import { readHost } from '../doctor/host-facts.ts';
 import { secretsHider } from '../doctor/secrets.ts';
-import { strayVariables } from '../doctor/stray-variables.ts';
 import { settingsOf } from '../settings.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
 
@@ -53,7 +52,7 @@ export async function doctor(terminal: Terminal, flags: DoctorFlags, version: st
     settings,
     environment: terminal.environment,
     hasServer: server.redisUrl !== undefined && isHere(server.redisUrl),
-    ...strayVariables(terminal.environment),
+    strays: strayVariables(terminal.environment),
   });
   const hide = await secretsHider(settings, terminal.environment);
   const found: Finding[] = [

@@ -48,8 +48,7 @@ const HOST: HostFacts = {
   overcommit: 1,
   hugePages: 'madvise',
   hasServer: true,
-  serviceLinks: [],
-  misspelt: [],
+  strays: [],
   drainTimeoutMs: 30_000,
   metricsPort: 9_464,
   metricsHost: '127.0.0.1',
@@ -150,8 +149,11 @@ test.each<[string, Partial<HostFacts>, string]>([
   ['too many threads', { threads: 32 }, 'warning threads: 32 on 8 cores'],
   ['no overcommit', { overcommit: 0 }, 'warning vm.overcommit_memory: 0'],
   ['huge pages', { hugePages: 'always' }, 'warning transparent huge pages'],
-  ['service links', { serviceLinks: ['SHOAL_HTTP_PORT'] }, 'warning service links: SHOAL_HTTP_PORT'],
-  ['misspelt settings', { misspelt: [{ name: 'SHOAL_MODLE', nearest: 'SHOAL_MODEL' }] }, 'SHOAL_MODLE (SHOAL_MODEL?)'],
+  [
+    'stray variables',
+    { strays: ['SHOAL_MODLE is no setting; did you mean SHOAL_MODEL?'] },
+    'did you mean SHOAL_MODEL?',
+  ],
   [
     'an impatient supervisor',
     { stopLimits: [{ name: 'shoal-worker@0.service', ms: 30_000 }] },
@@ -223,8 +225,7 @@ test('the facts of a machine are read as Linux and systemd tell them', async () 
     settings: resolveSettings({ environment: {} }),
     environment: { REDIS_URL: 'redis://u:p@h:6379' },
     hasServer: true,
-    misspelt: [],
-    serviceLinks: [],
+    strays: [],
     read: async (path) => files[path] ?? Promise.reject(new Error('none')),
     units: () => Promise.reject(new Error('no systemd')),
   });

@@ -23,10 +23,8 @@ export interface HostFacts {
   readonly hugePages: string | undefined;
   /** Whether a queue server runs on this machine. */
   readonly hasServer: boolean;
-  /** Variables that Kubernetes or Docker made of a service and that look like settings. */
-  readonly serviceLinks: readonly string[];
-  /** Variables that begin with SHOAL_ and name no setting, each with the nearest that there is. */
-  readonly misspelt: readonly { readonly name: string; readonly nearest: string | undefined }[];
+  /** A sentence for each variable that looks like a setting and is none, as core says it. */
+  readonly strays: readonly string[];
   /** Settings in force. */
   readonly drainTimeoutMs: number;
   readonly metricsPort: number;
@@ -122,25 +120,14 @@ export const HOST_CHECKS: readonly Check[] = [
           found: 'always: each rewrite of the server copies more memory, and pauses are longer',
           cure: 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, at each boot',
         },
-  ({ serviceLinks }) =>
-    serviceLinks.length === 0
-      ? ok('service links', 'none')
+  ({ strays }) =>
+    strays.length === 0
+      ? ok('variables', 'none that looks like a setting and is none')
       : {
-          about: 'service links',
+          about: 'variables',
           state: 'warning',
-          found: `${serviceLinks.join(', ')} were made of a Service and look like settings`,
-          cure: 'enableServiceLinks: false in the pod, or another name for the Service',
-        },
-  ({ misspelt }) =>
-    misspelt.length === 0
-      ? ok('unknown settings', 'none')
-      : {
-          about: 'unknown settings',
-          state: 'warning',
-          found: misspelt
-            .map(({ name, nearest }) => `${name}${nearest === undefined ? '' : ` (${nearest}?)`}`)
-            .join(', '),
-          cure: 'nobody reads them: correct the names; docs/settings.md has all',
+          found: strays.join('; '),
+          cure: 'nobody reads them: correct the names, or take them away',
         },
   ({ stopLimits, drainTimeoutMs }) => {
     const about = 'time to drain';

@@ -11,8 +11,8 @@ export interface HostQuestions {
   readonly settings: Settings;
   readonly environment: Readonly<Record<string, string | undefined>>;
   readonly hasServer: boolean;
-  readonly misspelt: HostFacts['misspelt'];
-  readonly serviceLinks: HostFacts['serviceLinks'];
+  /** As core's strayVariables says it. */
+  readonly strays: HostFacts['strays'];
   /** Reads a file of the system; left out: the real ones. Rejects where there is none. */
   readonly read?: (path: string) => Promise<string>;
   /** Asks systemd; left out: the real one. */
@@ -22,7 +22,7 @@ export interface HostQuestions {
 const UNITS_MS = 2_000;
 
 export async function readHost(questions: HostQuestions): Promise<HostFacts> {
-  const { settings, environment, hasServer, misspelt, serviceLinks } = questions;
+  const { settings, environment, hasServer, strays } = questions;
   const { read = (path: string) => readFile(path, 'utf8'), units = askSystemd } = questions;
   const optional = (path: string): Promise<string | undefined> => read(path).catch(() => undefined);
   const [limits, meminfo, overcommit, hugePages, stops] = await Promise.all([
@@ -46,8 +46,7 @@ export async function readHost(questions: HostQuestions): Promise<HostFacts> {
     overcommit: overcommit === undefined ? undefined : Number(overcommit),
     hugePages: /\[(\w+)\]/.exec(hugePages ?? '')?.[1],
     hasServer,
-    serviceLinks,
-    misspelt,
+    strays,
     drainTimeoutMs: settings.drainTimeoutMs,
     metricsPort: settings.metricsPort,
     metricsHost: settings.metricsHost,
