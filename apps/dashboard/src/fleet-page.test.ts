@@ -49,13 +49,17 @@ test('an empty fleet says so, and is for looking only', async () => {
 });
 
 test('workers with what they are, hold, ran and lost', async () => {
-  await fleet.add({ workerId: 'gpu-07-cuda0-00000001', rate: () => 12_000, events: { 'lost killed by SIGKILL': 2 } });
+  const card = { name: 'NVIDIA H200', utilization: 0.87, temperatureCelsius: 61, powerWatts: 512.4, uuid: 'GPU-1' };
+  const events = { 'lost killed by SIGKILL': 2 };
+  await fleet.add({ workerId: 'gpu-07-cuda0-00000001', rate: () => 12_000, events, facts: { card } });
   const { text } = await get('/');
   for (const words of [
     'Nothing needs anybody: 1 worker, 1 queue',
     'ready It claims',
     'cuda:0, fp16',
     'minilm@c9745ed1d9f2',
+    'NVIDIA H200, 87 % used, 61 °C, 512 W, GPU-1',
+    'Metrics http://127.0.0.1:9464',
     'model 2 GB peak 7 GB others 20 GB free 112 GB',
     'Texts a second 12 k',
     'Padding 7 %',

@@ -73,6 +73,7 @@ export { LoadMeter } from './claimer/load-meter.ts';
 export {
   LENGTH_CLASSES,
   type ByLength,
+  type CardFacts,
   type LengthClass,
   type WorkerFacts,
   type WorkerLoad,

@@ -80,9 +80,11 @@ function actionOf(queue: string, workerId: string, isDrained: boolean): Html {
 }
 
 function factsList(facts: WorkerFacts, atMs: number): Html {
-  const { device, precision, model, host, pid, version, startedMs, claims, poolTokens, budget } = facts;
+  const { device, precision, model, host, pid, version, startedMs, claims, poolTokens, budget, card, metricsUrl } =
+    facts;
   const rows: readonly (readonly [string, Child])[] = [
     ['Device', `${device}, ${precision}`],
+    ['Card', cardText(card)],
     ['Model', model],
     ['Where', `${host}, process ${pid}${version === undefined ? '' : `, Shoal ${version}`}`],
     ['Up for', startedMs === undefined ? undefined : spanText(atMs - startedMs)],
@@ -93,6 +95,7 @@ function factsList(facts: WorkerFacts, atMs: number): Html {
         ? undefined
         : `${amountText(budget.maxPaddedTokens)} tokens a run, by ${budget.limitedBy} (${budget.source})`,
     ],
+    ['Metrics', metricsLink(metricsUrl)],
   ];
   return html`<dl>
     ${rows.flatMap(([term, told]) =>
@@ -104,6 +107,26 @@ function factsList(facts: WorkerFacts, atMs: number): Html {
           ],
     )}
   </dl>`;
+}
+
+/** What a worker tells is written by whoever may write to the queue server: an address of another kind is no link. */
+function metricsLink(url: string | undefined): Child {
+  if (url === undefined) return undefined;
+  return /^https?:\/\//.test(url) ? html`<a href="${url}/metrics">${url}</a>` : url;
+}
+
+/** "NVIDIA H200, 87 % used, 61 °C, 512 W, GPU-1234" */
+function cardText(card: WorkerFacts['card']): string | undefined {
+  if (card === undefined) return undefined;
+  const { name, uuid, utilization, temperatureCelsius, powerWatts } = card;
+  const told = [
+    name,
+    utilization === undefined ? undefined : `${shareText(utilization)} used`,
+    temperatureCelsius === undefined ? undefined : `${temperatureCelsius} °C`,
+    powerWatts === undefined ? undefined : `${Math.round(powerWatts)} W`,
+    uuid,
+  ].filter((text) => text !== undefined);
+  return told.length === 0 ? undefined : told.join(', ');
 }
 
 /** Who holds what of the device's memory, as far as the worker knows. */

@@ -114,6 +114,7 @@ function factsOf({ facts }: Pick<SimulatedWorker, 'workerId' | 'facts'>): Worker
     claims: 12,
     poolTokens: 48_000,
     tokensPerJob: 8_200,
+    metricsUrl: 'http://127.0.0.1:9464',
     memoryBytes: 9 * GIGABYTE,
     budget: {
       maxPaddedTokens: 1_048_576,

@@ -33,6 +33,18 @@ export interface WorkerLoad {
   readonly tokensPerJob: number | undefined;
 }
 
+/** What the driver says of a worker's card; undefined is not told. */
+export interface CardFacts {
+  readonly name?: string | undefined;
+  readonly uuid?: string | undefined;
+  readonly totalBytes?: number | undefined;
+  readonly usedBytes?: number | undefined;
+  /** 0 to 1. */
+  readonly utilization?: number | undefined;
+  readonly temperatureCelsius?: number | undefined;
+  readonly powerWatts?: number | undefined;
+}
+
 export interface WorkerFacts extends WorkerLoad {
   readonly device: string;
   readonly precision: Precision;
@@ -52,6 +64,8 @@ export interface WorkerFacts extends WorkerLoad {
   readonly version?: string;
   /** Where it serves /metrics, /livez and /readyz: http://127.0.0.1:9464. Undefined: nowhere. */
   readonly metricsUrl?: string | undefined;
+  /** Of a worker on one of NVIDIA's, as of some seconds ago. */
+  readonly card?: CardFacts | undefined;
   /** The newest version of jobs that it reads; left out: 1. */
   readonly jobVersion?: number;
   /** Names of prompts that may be asked for, and whether vectors have length 1; of one that embeds. */

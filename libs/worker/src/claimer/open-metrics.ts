@@ -77,8 +77,8 @@ function identityOf({
   return { worker: workerName, queue, model, revision, device, precision, encoder, card: cardOf(device) };
 }
 
-/** As nvidia-smi knows it. */
-function cardOf(device: string): string | undefined {
+/** As nvidia-smi knows it; undefined for what is no card of its. */
+export function cardOf(device: string): string | undefined {
   const index = /^cuda:(\d+)/.exec(device)?.[1];
   if (index === undefined) return undefined;
   const visibility = visibleDevice(Number(index), process.env['CUDA_VISIBLE_DEVICES']);

@@ -26,8 +26,9 @@ import {
   type QueueService,
   type ServerClock,
 } from '@shoal/queue';
+import { CardWatch } from './card-watch.ts';
 import { ExecutorNotes } from './executor-notes.ts';
-import { openMetrics, type OpenMetrics } from './open-metrics.ts';
+import { cardOf, openMetrics, type OpenMetrics } from './open-metrics.ts';
 import type { ForkedExecutor } from './forked-executor.ts';
 import { SHOAL_VERSION } from './shoal-version.ts';
 import { openLanes, type WorkerLanesOptions } from './worker-lanes.ts';
@@ -158,8 +159,9 @@ async function openAll(
   const history = new HistoryMeter(() => performance.now());
   const ready = await early;
   if (kind.service !== undefined) await enterService(kind.service, server);
+  const card = await open.keep(CardWatch.start({ card: cardOf(ready.device), log }));
   const lanes = await open.keep(
-    openLanes(lanesOf(options, kind, { ...id, ready, meter, history, faults, recorder, serverNowMs, told })),
+    openLanes(lanesOf(options, kind, { card, ...id, ready, meter, history, faults, recorder, serverNowMs, told })),
   );
   const source = await open.keep(lanes.source);
   const metrics = history.tap(meter.tap(noting(recorder, notes, log)));
@@ -207,12 +209,13 @@ interface LanesParts extends WorkerId {
   readonly recorder: Metrics;
   readonly serverNowMs: ServerClock;
   readonly told: Pick<OpenMetrics, 'url'>;
+  readonly card: CardWatch;
 }
 
 function lanesOf(
   { settings, log }: WorkerOptions,
   { queue, cpuQueue, jobVersion, besides }: WorkerKind,
-  { workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
+  { card, workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
   return {
@@ -244,7 +247,7 @@ function lanesOf(
     faults,
     log,
     cpuQueue,
-    besides: () => besides?.facts() ?? {},
+    besides: () => ({ card: card.facts(), ...besides?.facts() }),
     workerId,
     workerName,
     serverNowMs,
