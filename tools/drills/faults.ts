@@ -110,13 +110,15 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   12: {
-    shorten: 10,
+    shorten: 4,
     async begin(stage) {
       for (const worker of stage.workers) {
         worker.environment = { SHOAL_FAULT_TOKEN: String(await deadlyToken()) };
         await stage.restart(worker);
       }
       await stage.addJobs(10);
+      // alone, so that two executors die and not more
+      await until('the others are done', async () => (await stage.count('completed')) === 10);
       const [job = ''] = await stage.addJobs(1, { texts: [DEADLY] });
       return { JOB: job };
     },

@@ -7,6 +7,8 @@ import type { RuleGroup } from '../watch/rules-file.ts';
 const MS: Readonly<Record<string, number>> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 /** Prometheus scrapes a drill every four seconds; a rate needs two samples, and some room. */
 const LEAST_WINDOW_MS = 15_000;
+/** Half a minute is two scrapes in the real rules: one that went wrong is nothing, here neither. */
+export const LEAST_FOR_MS = 9_000;
 
 /** The text of a rule file with the same groups, `by` times as fast. */
 export function shortenedRules(groups: readonly RuleGroup[], by: number): string {
@@ -16,7 +18,7 @@ export function shortenedRules(groups: readonly RuleGroup[], by: number): string
       rules: rules.map((rule) => ({
         ...rule,
         expr: rule.expr.replaceAll(/\[(\w+)\]/g, (_, window: string) => `[${divided(window, by, LEAST_WINDOW_MS)}]`),
-        ...('for' in rule && rule.for !== undefined ? { for: divided(rule.for, by, 1) } : {}),
+        ...('for' in rule && rule.for !== undefined ? { for: divided(rule.for, by, LEAST_FOR_MS) } : {}),
       })),
     })),
   });
