@@ -11,6 +11,7 @@ import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
+import { RememberedFacts, parseFacts } from './remembered-facts.ts';
 import { ALL_WORKERS, liveWorkers, startingWorkers, type StartingFacts } from './worker-presence.ts';
 
 export interface FleetOptions {
@@ -73,6 +74,8 @@ export interface FleetView {
   readonly atMs?: number | undefined;
 }
 
+type FactsOfLane = ReadonlyMap<string, WorkerFacts | undefined>;
+
 /** Of jobs in each place where the oldest may be. */
 const BRIEF_PAGE_JOBS = 8;
 /** Ids are of one life each; whoever has not left by then was gone before it heard. */
@@ -83,6 +86,7 @@ export class Fleet {
   private readonly keys: KeySpace;
   private readonly prefix: string;
   private readonly queues: Readonly<Record<Lane, Queue>>;
+  private readonly facts: Readonly<Record<Lane, RememberedFacts>>;
 
   private constructor({ prefix = DEFAULT_PREFIX, queue: main, log }: FleetOptions, connection: Redis) {
     this.connection = connection;
@@ -90,6 +94,8 @@ export class Fleet {
     this.keys = keySpace(prefix);
     const open = (name: string): Queue => new Queue(name, { prefix, connection, skipMetasUpdate: true });
     this.queues = { main: open(main), cpu: open(cpuLaneOf(main)) };
+    const remember = (queue: string): RememberedFacts => new RememberedFacts({ connection, prefix, queue });
+    this.facts = { main: remember(main), cpu: remember(cpuLaneOf(main)) };
     for (const queue of Object.values(this.queues))
       queue.on('error', (error) => log?.debug({ queue: queue.name, reason: error.message }, 'queue reported an error'));
   }
@@ -122,19 +128,42 @@ export class Fleet {
 
   /**
    * The same at a small cost, for workers that look every second: the oldest job is looked for among a few, and
-   * cancelled jobs count as failed.
+   * cancelled jobs count as failed, parked ones as delayed. What workers tell of themselves is up to six seconds old, and
+   * left out where `withFacts` is false.
    */
-  look(): Promise<FleetView> {
-    return translated(() => this.ask((queue) => this.briefDepthOf(queue)));
+  look({ withFacts = true }: { readonly withFacts?: boolean } = {}): Promise<FleetView> {
+    return translated(() =>
+      this.ask(
+        (queue) => this.briefDepthOf(queue),
+        () => this.remembered(withFacts),
+      ),
+    );
   }
 
-  private async ask(depthOf: (queue: Queue) => Promise<LaneDepth>): Promise<FleetView> {
+  private async remembered(withFacts: boolean): Promise<readonly [FactsOfLane, FactsOfLane]> {
     const { main, cpu } = this.queues;
-    const [mainDepth, cpuDepth, mainWorkers, cpuWorkers, drained, leaving] = await Promise.all([
+    const [inMain, inCpu] = await Promise.all(
+      [main, cpu].map(({ name }) => liveWorkers(this.connection, name, this.prefix)),
+    );
+    // a worker of both lanes tells the same in both
+    const onlyCpu = inCpu!.filter((workerId) => !inMain!.includes(workerId));
+    const [ofMain, ofCpu] = withFacts
+      ? await Promise.all([this.facts.main.of(inMain!), this.facts.cpu.of(onlyCpu)])
+      : [new Map(), new Map()];
+    const told = (ids: readonly string[], from: FactsOfLane): FactsOfLane =>
+      new Map(ids.map((workerId) => [workerId, from.get(workerId)]));
+    return [told(inMain!, ofMain), told(inCpu!, ofCpu)];
+  }
+
+  private async ask(
+    depthOf: (queue: Queue) => Promise<LaneDepth>,
+    factsOfLanes = () => this.allFacts(),
+  ): Promise<FleetView> {
+    const { main, cpu } = this.queues;
+    const [mainDepth, cpuDepth, [mainWorkers, cpuWorkers], drained, leaving] = await Promise.all([
       depthOf(main),
       depthOf(cpu),
-      liveFacts(this.connection, main.name, this.prefix),
-      liveFacts(this.connection, cpu.name, this.prefix),
+      factsOfLanes(),
       this.connection.smembers(this.keys.drained(main.name)),
       this.connection.smembers(this.keys.leaving(main.name)),
     ]);
@@ -153,6 +182,14 @@ export class Fleet {
       return { workerId, lanes, facts, isDrained, isLeaving: leaving.includes(workerId), ...standing };
     });
     return { lanes: depths, workers, starting: [], isAllDrained };
+  }
+
+  private allFacts(): Promise<readonly [FactsOfLane, FactsOfLane]> {
+    const { main, cpu } = this.queues;
+    return Promise.all([
+      liveFacts(this.connection, main.name, this.prefix),
+      liveFacts(this.connection, cpu.name, this.prefix),
+    ]);
   }
 
   private async askStarting(): Promise<StartingWorker[]> {
@@ -259,17 +296,20 @@ export class Fleet {
 
   private async briefDepthOf(queue: Queue): Promise<LaneDepth> {
     const [depth, oldest] = await Promise.all([
-      this.countsOf(queue),
+      this.countsOf(queue, {}),
       oldestWaiting(this.connection, { prefix: this.prefix, queue: queue.name }, BRIEF_PAGE_JOBS),
     ]);
     return { ...depth, cancelled: 0, ...oldestOf(oldest) };
   }
 
-  private async countsOf(queue: Queue): Promise<Omit<LaneDepth, 'cancelled' | 'oldestMs' | 'oldestWaitingMs'>> {
+  private async countsOf(
+    queue: Queue,
+    known?: ParkedJobs,
+  ): Promise<Omit<LaneDepth, 'cancelled' | 'oldestMs' | 'oldestWaitingMs'>> {
     const [counts, isPaused, parked] = await Promise.all([
       queue.getJobCounts('wait', 'prioritized', 'active', 'delayed', 'waiting-children', 'failed'),
       queue.isPaused(),
-      parkedJobs(this.connection, { prefix: this.prefix, queue: queue.name }),
+      known ?? parkedJobs(this.connection, { prefix: this.prefix, queue: queue.name }),
     ]);
     const { wait = 0, prioritized = 0, active = 0, delayed = 0, failed = 0 } = counts;
     const handedOver = counts['waiting-children'] ?? 0;
@@ -328,24 +368,5 @@ function parsedObject(text: string): object {
     return Object(JSON.parse(text)) as object;
   } catch {
     return {};
-  }
-}
-
-/** Written by a worker of this or another version. */
-function parseFacts(text: string | undefined): WorkerFacts | undefined {
-  try {
-    const facts: unknown = JSON.parse(text ?? 'null');
-    if (typeof facts !== 'object' || facts === null) return undefined;
-    const { rates, mix, lanes, device } = facts as Record<string, unknown>;
-    const isWhole =
-      typeof rates === 'object' &&
-      rates !== null &&
-      typeof mix === 'object' &&
-      mix !== null &&
-      Array.isArray(lanes) &&
-      typeof device === 'string';
-    return isWhole ? (facts as WorkerFacts) : undefined;
-  } catch {
-    return undefined;
   }
 }

@@ -93,7 +93,8 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       history: () => options.history.take(),
     });
     const watch = new FleetWatch({
-      read: () => fleet.look(),
+      // whoever decides nothing by what others are like need not read it
+      read: () => fleet.look({ withFacts: gate !== undefined }),
       onView: follow(options, drain, gate),
       clock: systemClock,
       log,
