@@ -67,6 +67,8 @@ export interface KeySpace {
   job(queue: string, jobId: string): string;
   /** Sorted set of live workers of a queue: member = worker id, score = epoch ms until which it counts as alive. */
   workers(queue: string): string;
+  /** Sorted set of starts of named workers of a lane, by until when each lives; see worker-start.ts. */
+  starts(queue: string): string;
   /** Hash of what live workers of a queue tell of themselves, JSON by worker id. */
   facts(queue: string): string;
   /** Stream of what a worker did, a step of ten seconds an entry, see worker-history.ts. Gone an hour after the last. */
@@ -134,6 +136,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     lock: (queue, jobId) => `${prefix}:${queue}:${jobId}:lock`,
     job: (queue, jobId) => `${prefix}:${queue}:${jobId}`,
     workers: (queue) => `${prefix}:workers:${queue}`,
+    starts: (queue) => `${prefix}:starts:${queue}`,
     facts: (queue) => `${prefix}:facts:${queue}`,
     history: (workerId) => `${prefix}:history:${workerId}`,
     starting: (queue) => `${prefix}:starting:${queue}`,

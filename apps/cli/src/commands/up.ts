@@ -152,6 +152,11 @@ async function comparersOf(
   return [...(await Promise.all(ids.map((_, index) => on(`gpu:${index}`, environment)))), cpu];
 }
 
+/** A name that somebody chose is for one worker of a queue. */
+function nameOn({ workerName, device }: Settings): string | undefined {
+  return workerName === undefined ? undefined : `${workerName}-${device.replaceAll(':', '-')}`.slice(-64);
+}
+
 function startParts(
   terminal: Terminal,
   settings: Settings,
@@ -193,7 +198,12 @@ function startParts(
       return part(own.device === 'cpu' ? 'cpu-worker' : 'gpu-worker', name, settings.drainTimeoutMs, {
         hasOthers,
         environment: {
-          ...environmentOf({ ...own, kind, metricsPort: portOf(settings.metricsPort, firstPort + at) }),
+          ...environmentOf({
+            ...own,
+            kind,
+            metricsPort: portOf(settings.metricsPort, firstPort + at),
+            workerName: hasOthers ? nameOn(own) : own.workerName,
+          }),
           ...environment,
         },
       });

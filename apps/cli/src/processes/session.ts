@@ -274,7 +274,14 @@ function keepWorkerFor(
   // would never touch these jobs.
   const environment = {
     ...terminal.environment,
-    ...settingsEnvironment({ ...settings, redisUrl: server.redisUrl, kind: 'embed', device: 'cpu', metricsPort: 0 }),
+    ...settingsEnvironment({
+      ...settings,
+      redisUrl: server.redisUrl,
+      kind: 'embed',
+      device: 'cpu',
+      metricsPort: 0,
+      workerName: undefined,
+    }),
   };
   const queue = queueOf(model);
   return new WorkerKeeper({

@@ -141,7 +141,8 @@ export const settingsSchema = z.strictObject({
     .optional()
     .describe(
       'What a worker is called over all its lives: one that starts under the name of one that died takes back ' +
-        'what that one had claimed. Default: host name and device.',
+        'what that one had claimed. A second one of a name that lives is refused. Default: host name and device, which ' +
+        'several may share.',
     ),
   cacheDir: z
     .string()

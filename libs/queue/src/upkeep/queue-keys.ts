@@ -63,6 +63,7 @@ function ownKeys({ prefix, queue }: QueuePlace): readonly (readonly [key: string
     [keys.janitor(queue), 'string'],
     [keys.jobless(queue), 'zset'],
     [keys.parked(queue), 'zset'],
+    [keys.starts(queue), 'zset'],
     [keys.setAside(queue), 'zset'],
     [keys.clock(queue), 'string'],
     [keys.load(), 'hash'],

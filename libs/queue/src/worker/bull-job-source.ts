@@ -28,7 +28,6 @@ import {
   type SourceHooks,
   type SourceParts,
 } from './source-parts.ts';
-import { giveBackPredecessors } from './worker-identity.ts';
 
 type State = 'new' | 'claiming' | 'draining' | 'stopped';
 
@@ -202,7 +201,7 @@ export class BullJobSource implements JobSource {
   }
 
   private async open(): Promise<void> {
-    const { redisUrl, prefix, queue, workerName = '', version = '(unknown)', log } = this.options;
+    const { redisUrl, prefix, queue, version = '(unknown)', isNameChosen = false, log } = this.options;
     const connection = openConnection({ url: redisUrl, prefix, name: `shoal:worker:${queue}`, log });
     this.connection = connection;
     await untilReady(connection, redisUrl);
@@ -210,12 +209,13 @@ export class BullJobSource implements JobSource {
     const facts = await checkedServer(this.options, connection);
     if (this.isStopped()) return;
     this.parts = assembleParts(this.options, { connection, facts, ...this.hooks() });
-    const { worker, cancels, completions } = this.parts;
+    const { worker, cancels, completions, start } = this.parts;
     await Promise.all([worker.untilReady(), cancels.start(), completions.prepare()]);
-    if (workerName !== '') await giveBackPredecessors({ connection, worker, prefix, queue, name: workerName, log });
+    await start?.enter(isNameChosen);
     await worker.startStalledCheckTimer();
     if (this.isStopped()) return;
     this.leases.start();
+    start?.begin();
     this.parts.clockWatch.start();
     await this.parts.parking.start();
   }
@@ -250,10 +250,16 @@ export class BullJobSource implements JobSource {
     ]);
     this.parts?.clockWatch.stop();
     this.parts?.parking.stop();
+    await within(HAND_BACK_MS, this.parts?.start?.leave() ?? Promise.resolve());
     if (this.connection !== undefined) await closeConnection(this.connection);
     await within(
       HAND_BACK_MS,
-      Promise.all([this.parts?.clockWatch.settled(), this.parts?.parking.settled(), this.parts?.mender.settled()]),
+      Promise.all([
+        this.parts?.clockWatch.settled(),
+        this.parts?.parking.settled(),
+        this.parts?.start?.settled(),
+        this.parts?.mender.settled(),
+      ]),
     );
     await within(HAND_BACK_MS, this.opening);
   }

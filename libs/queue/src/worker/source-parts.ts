@@ -20,7 +20,8 @@ import { orderWaiting, type WaitingOrder } from './fair-order.ts';
 import type { HandOvers } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { Parking } from './parking.ts';
-import { tokenPrefixOf } from './worker-identity.ts';
+import { giveBackPredecessors, tokenPrefixOf } from './worker-identity.ts';
+import { WorkerStart } from './worker-start.ts';
 
 export interface BullJobSourceOptions {
   readonly redisUrl: string;
@@ -36,6 +37,8 @@ export interface BullJobSourceOptions {
   readonly version?: string | undefined;
   /** What this worker is called over all its lives: what a dead one of this name had claimed goes back at the start. */
   readonly workerName?: string | undefined;
+  /** Somebody chose the name: no other worker that lives may have it. */
+  readonly isNameChosen?: boolean | undefined;
   /** The main lane, under whose name jobs are quarantined; left out, they only fail. */
   readonly quarantineOf?: string | undefined;
   /** The CPU lane that jobs of this queue may be handed over to; left out, what would go there fails. */
@@ -73,6 +76,8 @@ export interface SourceParts {
   readonly mender: KeyMender;
   readonly clockWatch: ClockWatch;
   readonly parking: Parking;
+  /** Of a worker that has a name. */
+  readonly start: WorkerStart | undefined;
 }
 
 /** What the source has before it has parts. */
@@ -152,6 +157,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     signal: claimingEnd,
     log,
   });
+  const start = startOf(options, wiring, worker);
   const brake = new ClaimBrake({
     ...place,
     limits: options.brake ?? DEFAULT_BRAKE,
@@ -160,7 +166,27 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     onChange: options.onBrake,
     signal: claimingEnd,
   });
-  return { facts, worker, bursts, brake, endings, completions, cancels, mender, clockWatch, parking };
+  return { facts, worker, bursts, brake, endings, completions, cancels, mender, clockWatch, parking, start };
+}
+
+/** Nothing is known of a worker without a name: its leases bring back what it had. */
+function startOf(options: BullJobSourceOptions, wiring: SourceWiring, worker: BatchWorker): WorkerStart | undefined {
+  const { prefix, queue, workerName: name = '', log } = options;
+  const { connection, end: signal } = wiring;
+  if (name === '') return undefined;
+  const start = new WorkerStart({
+    connection,
+    prefix,
+    queue,
+    name,
+    start: tokenPrefixOf(name),
+    onLook: async (isOver) => {
+      await giveBackPredecessors({ connection, worker, prefix, queue, name, isOver, log });
+    },
+    signal,
+    log,
+  });
+  return start;
 }
 
 function openWorker(options: BullJobSourceOptions, connection: Redis, mender: KeyMender): BatchWorker {

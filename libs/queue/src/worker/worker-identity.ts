@@ -1,7 +1,7 @@
 // Who claims: a name that a worker keeps over its lives, and the process that it is now. Both are part of every lock
 // token, so that a worker which starts under the name of one that died finds what that one had claimed and gives it
-// back at once, instead of waiting for leases. A process is only believed gone where its pid can be looked up: on the
-// same boot of the same machine, in the same pid namespace. Anywhere else leases bring the jobs back.
+// back at once, instead of waiting for leases. A process is believed gone where its pid can be looked up and is nobody's:
+// on the same boot of the same machine, in the same pid namespace. Anywhere else its start tells (worker-start.ts).
 //
 // Why: docs/decisions/claiming-and-order.md#lock-tokens-name-the-process
 
@@ -37,6 +37,8 @@ export interface PredecessorOptions {
   readonly prefix: string;
   readonly queue: string;
   readonly name: string;
+  /** Whether a lock token was made by a process of this name that is gone. */
+  readonly isOver: (token: string) => boolean;
   readonly log: Logger;
 }
 
@@ -49,15 +51,14 @@ export async function giveBackPredecessors({
   prefix,
   queue,
   name,
+  isOver,
   log,
 }: PredecessorOptions): Promise<number> {
   const keys = keySpace(prefix);
   const jobIds = await connection.lrange(`${prefix}:${queue}:active`, 0, -1);
   if (jobIds.length === 0) return 0;
   const tokens = await connection.mget(jobIds.map((jobId) => keys.lock(queue, jobId)));
-  const theirs = jobIds.flatMap((jobId, at) =>
-    isPredecessors(tokens[at] ?? '', name) ? [{ jobId, token: tokens[at]! }] : [],
-  );
+  const theirs = jobIds.flatMap((jobId, at) => (isOver(tokens[at] ?? '') ? [{ jobId, token: tokens[at]! }] : []));
   const results = await Promise.allSettled(
     theirs.map(async ({ jobId, token }) => {
       await countStall(connection, keys.job(queue, jobId));

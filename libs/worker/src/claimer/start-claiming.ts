@@ -227,6 +227,7 @@ function lanesOf(
       leaseMs,
       stalledCheckMs,
       workerName,
+      isNameChosen: settings.workerName !== undefined,
       quarantineOf: queue,
       newestVersion: jobVersion,
       version: SHOAL_VERSION,

@@ -252,6 +252,33 @@ export const RELEASE_PARKED: Script = {
   ].join(''),
 };
 
+export const SHOW_START: Script = {
+  name: 'worker/show-start',
+  sha: 'd3743bd44516128d4bdaf16427493aba9dbf6877',
+  keyCount: 1,
+  lua: [
+    '#!lua flags=allow-oom\n-- Shows that this start of a worker lives, and tells of other start',
+    's under the same name.\n--\n-- Runs: by each worker when it starts and every two seconds, fo',
+    'r each of its lanes\n-- KEYS[1] starts: sorted set of starts (what their lock tokens begin ',
+    'with) by until when they live\n-- ARGV[1] start: of the worker that calls\n-- ARGV[2] name: ',
+    'what the starts of its name begin with\n-- ARGV[3] life: how long it lives from now, ms\n-- ',
+    'ARGV[4] kept: how long a start that is over is kept, ms\n-- Answers: pairs of another start',
+    ' of the name and for how many ms it still lives; negative: since when it is over\n-- Writes',
+    ': starts\n-- Deletes: from starts those that have been over for long\n--\n-- One that is over',
+    ' stays for a while, so that it can be told from one that never said anything.\n-- The serve',
+    "r's clock in whole milliseconds since 1970: what several machines write is compared by one",
+    " clock.\nlocal function serverClockMs()\n  local time = redis.call('TIME')\n  return time[1] ",
+    '* 1000 + math.floor(time[2] / 1000)\nend\nlocal startsKey, start, name, lifeMs, keptMs = KEY',
+    'S[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])\nlocal now = serverClockMs()\n\n',
+    "redis.call('ZREMRANGEBYSCORE', startsKey, '-inf', string.format('%.0f', now - keptMs))\nred",
+    "is.call('ZADD', startsKey, string.format('%.0f', now + lifeMs), start)\nlocal answer = {}\nl",
+    "ocal all = redis.call('ZRANGE', startsKey, 0, -1, 'WITHSCORES')\nfor at = 1, #all, 2 do\n  i",
+    'f all[at] ~= start and string.sub(all[at], 1, #name) == name then\n    answer[#answer + 1] ',
+    "= all[at]\n    answer[#answer + 1] = string.format('%.0f', all[at + 1] - now)\n  end\nend\nret",
+    'urn answer\n',
+  ].join(''),
+};
+
 export const WATCH_CLOCK: Script = {
   name: 'worker/watch-clock',
   sha: 'aeee8def04ac2009fce1dc4779fa53a01ef34441',
