@@ -47,7 +47,7 @@ test('sim-device: every row comes back through the whole path as the simulated d
 });
 
 test('http: every request is answered with as many vectors as texts, and every call of the official client', async () => {
-  const form = isNightly ? ['--seconds', '5', '--overload-seconds', '20'] : ['--seconds', '1', '--only', 'single'];
+  const form = isNightly ? ['--seconds', '5', '--overload-seconds', '20'] : ['--seconds', '0.5', '--only', 'single'];
   const { single, crowd } = await runBench('queue/http', '--report', ...form);
   expect(single).toMatchObject({ p99_ms: expect.any(Number) });
   expect(isNightly ? crowd : { failed: 0 }).toMatchObject({ failed: 0 });
