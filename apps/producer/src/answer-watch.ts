@@ -17,9 +17,11 @@ export const READING: ReadingLimits = { stalledMs: 30_000, leastBytesPerSecond: 
 const LOOKS = 6;
 
 interface Writing {
-  readonly beganMs: number;
+  beganMs: number;
   movedMs: number;
   bytes: number;
+  /** Since when it waits for this process and not for its caller. */
+  waitsSinceMs?: number | undefined;
 }
 
 export class AnswerWatch {
@@ -54,6 +56,21 @@ export class AnswerWatch {
     writing.bytes += bytes;
   }
 
+  /** It waits for this process and not for its caller, who is given that time back. */
+  waits(answer: ServerResponse): void {
+    const writing = this.writing.get(answer);
+    if (writing !== undefined) writing.waitsSinceMs = this.clock.nowMs();
+  }
+
+  goesOn(answer: ServerResponse): void {
+    const writing = this.writing.get(answer);
+    if (writing?.waitsSinceMs === undefined) return;
+    const waitedMs = this.clock.nowMs() - writing.waitsSinceMs;
+    writing.waitsSinceMs = undefined;
+    writing.movedMs += waitedMs;
+    writing.beganMs += waitedMs;
+  }
+
   private lookLater(): void {
     this.cancelLook ??= this.clock.after(this.limits.stalledMs / LOOKS, () => {
       this.cancelLook = undefined;
@@ -62,7 +79,8 @@ export class AnswerWatch {
     });
   }
 
-  private isTooSlow({ beganMs, movedMs, bytes }: Writing): boolean {
+  private isTooSlow({ beganMs, movedMs, bytes, waitsSinceMs }: Writing): boolean {
+    if (waitsSinceMs !== undefined) return false;
     const { stalledMs, leastBytesPerSecond } = this.limits;
     const nowMs = this.clock.nowMs();
     const allowedMs = stalledMs + (bytes / leastBytesPerSecond) * 1_000;

@@ -182,7 +182,9 @@ export class Gate {
   private async *taken(reply: FastifyReply, list: JsonList): AsyncGenerator<string, void, undefined> {
     const { tenant } = callerOf(reply.request);
     for (const piece of jsonPieces(list)) {
+      this.watch.waits(reply.raw);
       await loopTurn(tenant);
+      this.watch.goesOn(reply.raw);
       yield piece;
       this.watch.moved(reply.raw, piece.length);
     }
