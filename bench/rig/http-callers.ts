@@ -28,6 +28,8 @@ type Task = Door &
 /** A request that was answered with vectors, by when it was due or first sent. */
 export interface Answered {
   readonly ms: number;
+  /** When that was, since the task began. */
+  readonly sinceMs: number;
 }
 
 /** A caller that was refused, came back when it was told to, and was answered. */
@@ -148,12 +150,13 @@ function vectorsIn(body: Buffer): number {
 
 async function loop(door: Door, callers: number, forMs: number): Promise<Answered[]> {
   const answers: Answered[] = [];
-  const endMs = performance.now() + forMs;
+  const startMs = performance.now();
+  const endMs = startMs + forMs;
   await inParallel(callers, async () => {
     while (performance.now() < endMs) {
       const askedMs = performance.now();
       const { status } = await embed(door);
-      if (status === 200) answers.push({ ms: performance.now() - askedMs });
+      if (status === 200) answers.push({ ms: performance.now() - askedMs, sinceMs: askedMs - startMs });
     }
   });
   return answers;
@@ -164,7 +167,7 @@ async function offer(door: Door, perSecond: number, forMs: number): Promise<Answ
   const open: Promise<Answered>[] = [];
   const one = async (dueMs: number): Promise<Answered> => {
     const { status, retryAfterMs } = await embed(door);
-    return { ms: performance.now() - dueMs + (status === 200 ? 0 : retryAfterMs) };
+    return { ms: performance.now() - dueMs + (status === 200 ? 0 : retryAfterMs), sinceMs: dueMs - startMs };
   };
   for (let dueMs = startMs; dueMs < startMs + forMs; dueMs -= (Math.log(1 - random()) * 1_000) / perSecond) {
     if (dueMs > performance.now() + 2) await sleep(dueMs - performance.now());
@@ -208,7 +211,7 @@ async function official({ url, key, texts }: Door, calls: number): Promise<Answe
       try {
         const { data } = await client.embeddings.create({ model: 'minilm', input });
         if (data.length !== texts) throw new Error(`${data.length} vectors of ${texts} texts`);
-        return [{ ms: performance.now() - startMs }];
+        return [{ ms: performance.now() - startMs, sinceMs: 0 }];
       } catch (error) {
         process.stderr.write(`a call of the official client failed: ${String(error)}\n`);
         return [];
