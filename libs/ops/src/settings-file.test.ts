@@ -57,7 +57,7 @@ test('the file of a folder chooses no path, by name, and all at once', async () 
       ],
     },
   });
-  await expect(settingsWith({ redisUrl: 'rediss://h?ca=/tmp/x' })).rejects.toThrow(/its parameters ca, cert and key/);
+  await expect(settingsWith({ redisUrl: 'rediss://h?ca=/tmp/x' })).rejects.toThrow(/its parameters ca, cert, key and/);
 });
 
 test('every setting that is a path is refused there: what a new one is called shows it', async () => {

@@ -52,7 +52,7 @@ export const SHOW_WORKER: Script = {
 
 export const SURVEY_QUEUE: Script = {
   name: 'lanes/survey-queue',
-  sha: 'e0f9c99499901646c52328baec3b5a0aa8c4d9e0',
+  sha: 'f0785f2b7e81cddcbecbf60991c547f850f11084',
   keyCount: 13,
   lua: [
     '#!lua flags=no-writes\n-- Tells how many jobs of a queue are in each state, and of those th',
@@ -70,7 +70,7 @@ export const SURVEY_QUEUE: Script = {
     ' is interactive unless it says otherwise\n-- ARGV[4] places: so many are looked at from the',
     ' head of the line, where interactive jobs are\n-- ARGV[5] page: so many jobs without a plac',
     'e are looked at, the next first\n-- Answers: interactive jobs and bulk jobs that wait; jobs',
-    ' that are active, delayed, handed over, completed, failed; 1 if\n--   the queue is paused; ',
+    ' that are active, delayed, handed over, completed, failed;\n--   1 if the queue is paused; ',
     'rows that are reserved; rows that left; jobs in quarantine\n-- Writes: nothing\n-- Deletes: ',
     'nothing\n--\n-- Places of interactive jobs are odd and lie at the head of the line; what lie',
     's behind the places that are looked at\n-- counts as bulk. Jobs without a place are counted',

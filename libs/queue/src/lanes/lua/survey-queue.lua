@@ -20,8 +20,8 @@
 -- ARGV[3] interactive: most rows of a job that is interactive unless it says otherwise
 -- ARGV[4] places: so many are looked at from the head of the line, where interactive jobs are
 -- ARGV[5] page: so many jobs without a place are looked at, the next first
--- Answers: interactive jobs and bulk jobs that wait; jobs that are active, delayed, handed over, completed, failed; 1 if
---   the queue is paused; rows that are reserved; rows that left; jobs in quarantine
+-- Answers: interactive jobs and bulk jobs that wait; jobs that are active, delayed, handed over, completed, failed;
+--   1 if the queue is paused; rows that are reserved; rows that left; jobs in quarantine
 -- Writes: nothing
 -- Deletes: nothing
 --

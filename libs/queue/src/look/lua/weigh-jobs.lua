@@ -35,7 +35,8 @@ local function factsOf(data)
     return { rows = 1 }
   end
   if type(job.input) == 'table' then
-    return { tenant = job.tenant, class = job.class, rows = tonumber(job.input.rows), tokens = tonumber(job.input.tokens) }
+    local rows, tokens = tonumber(job.input.rows), tonumber(job.input.tokens)
+    return { tenant = job.tenant, class = job.class, rows = rows, tokens = tokens }
   end
   return { tenant = job.tenant, class = job.class, rows = type(job.texts) == 'table' and #job.texts or 1 }
 end
