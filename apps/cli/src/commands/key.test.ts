@@ -42,3 +42,20 @@ test('a scope that nobody knows and an empty name are called wrongly', async () 
   );
   expect(name).toMatchObject({ code: 2, stdout: '', stderr: expect.stringContaining('name') });
 });
+
+test('keys of the dashboard are kept in its file, and have scopes of their own', async () => {
+  const file = ['--dashboard', '--dashboard-key-file', 'board.json'];
+  const [viewer, strange, noFile, ofHttp] = await Promise.all([
+    box.run(['key', 'create', 'wall', ...file]),
+    box.run(['key', 'create', 'a', '--scopes', 'embed', ...file]),
+    box.run(['key', 'create', 'a', '--dashboard']),
+    box.run(['key', 'create', 'a', '--scopes', 'operate', '--http-key-file', 'http.json']),
+  ]);
+  expect(viewer).toMatchObject({ code: 0, stderr: expect.stringContaining('view. It is typed into the page /login') });
+  expect(viewer.stderr).not.toContain('HTTP answers nobody');
+  expect(strange).toMatchObject({ code: 2, stderr: expect.stringContaining('those of the dashboard have view or') });
+  expect(noFile).toMatchObject({ code: 2, stderr: expect.stringContaining('SHOAL_DASHBOARD_KEY_FILE') });
+  expect(ofHttp).toMatchObject({ code: 2, stderr: expect.stringContaining('say --dashboard') });
+  const listed = await box.run(['key', 'list', '--json', ...file]);
+  expect(JSON.parse(listed.stdout)).toMatchObject([{ name: 'wall', scopes: ['view'], state: 'good' }]);
+});
