@@ -81,7 +81,7 @@ test('the scripts for zsh and fish name every command', () => {
   );
   expect(fish).toContain(
     "complete -c shoal -n 'not __fish_seen_subcommand_from embed try index search rerank similarity spread model up " +
-      "serve key dashboard worker tune gpu doctor fleet queue audit completion' -f -a embed",
+      "serve key dashboard exporter worker tune gpu doctor fleet queue audit completion' -f -a embed",
   );
 });
 
