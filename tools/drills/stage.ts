@@ -113,8 +113,12 @@ export class Stage {
     if (child.exitCode !== null) throw new Error(`${worker.unit} ended: ${worker.running.stderr().slice(-2_000)}`);
   }
 
+  /** SIGTERM goes to the command, which drains its worker; SIGKILL to all of its processes, so that none can. */
   async kill(worker: StageWorker, signal: NodeJS.Signals): Promise<void> {
-    worker.running?.child.kill(signal);
+    const child = worker.running?.child;
+    if (signal === 'SIGKILL' && child?.pid !== undefined)
+      for (const pid of descendantsOf(child.pid)) process.kill(pid, 'SIGKILL');
+    child?.kill(signal);
     await worker.running?.ended;
     worker.running = undefined;
   }
@@ -126,14 +130,8 @@ export class Stage {
 
   /** Process id of a worker's executor, while it has one: the command forks the worker, which forks it. */
   executorOf({ running }: StageWorker): number | undefined {
-    const children = new Map<number, number[]>();
-    for (const entry of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
-      const stat = textOf(`/proc/${entry}/stat`);
-      const parent = Number(stat.slice(stat.lastIndexOf(')')).split(' ')[2]);
-      children.set(parent, [...(children.get(parent) ?? []), Number(entry)]);
-    }
-    const below = (pid: number): number[] => (children.get(pid) ?? []).flatMap((child) => [child, ...below(child)]);
-    return below(running?.child.pid ?? -1).find((pid) => textOf(`/proc/${pid}/cmdline`).includes('executor-main'));
+    const pids = descendantsOf(running?.child.pid ?? -1);
+    return pids.find((pid) => textOf(`/proc/${pid}/cmdline`).includes('executor-main'));
   }
 
   /** Bulk jobs as a plain producer adds them; their ids. */
@@ -242,6 +240,18 @@ export class Stage {
 /** Whether an address answers with 2xx. */
 export async function isOk(url: string): Promise<boolean> {
   return (await fetch(url, { signal: AbortSignal.timeout(2_000) })).ok;
+}
+
+/** Processes that a process forked, and those that these did, the nearest first. */
+function descendantsOf(ancestor: number): readonly number[] {
+  const children = new Map<number, number[]>();
+  for (const entry of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    const stat = textOf(`/proc/${entry}/stat`);
+    const parent = Number(stat.slice(stat.lastIndexOf(')')).split(' ')[2]);
+    children.set(parent, [...(children.get(parent) ?? []), Number(entry)]);
+  }
+  const below = (pid: number): number[] => (children.get(pid) ?? []).flatMap((child) => [child, ...below(child)]);
+  return below(ancestor);
 }
 
 /** A file of /proc, or nothing when the process is gone. */
