@@ -96,7 +96,7 @@ test('worker, HTTP, dashboard, exporter and operator work as the users of infra/
   ]);
   expect((await fetch(`${http}/metrics`)).status).toBe(200);
   expect((await fetch(`${dashboard}/queues/api/queues`)).status).toBe(200);
-  expect(await (await fetch(`${exporter}/metrics`)).text()).toContain('shoal_queue_jobs{');
+  expect(await (await fetch(new URL('/metrics', exporter))).text()).toContain('shoal_queue_jobs{');
   const commands = isNight ? COMMANDS : COMMANDS.slice(0, 2);
   const results = await Promise.all(commands.map(([user, ...args]) => box.run([...args, ...as(user)])));
   expect(results.map(({ code, stderr }, at) => [commands[at], code, code === 0 ? '' : stderr])).toEqual(
