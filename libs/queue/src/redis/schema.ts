@@ -5,6 +5,7 @@
 //
 // Jobs have versions of their own (`v`), which are not meant here.
 
+import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError, keySpace } from '@shoal/contract';
 import { denied } from './denied.ts';
 import type { Redis } from './connection.ts';
@@ -66,17 +67,34 @@ export async function enterSchema(connection: Redis, prefix: string, writer: str
 
 async function readSchema(connection: Redis, prefix: string): Promise<Schema | undefined> {
   const key = keySpace(prefix).schema();
-  const [version, minReader, writer] = await connection
-    .hmget(key, 'version', 'minReader', 'writer')
-    .catch((error: unknown) => {
-      if (!(error instanceof Error)) throw error;
-      if (error.message.startsWith('NOPERM')) throw denied(error);
-      throw error.message.includes('WRONGTYPE') ? notASchema(key, 'is no hash', error) : error;
-    });
+  const [version, minReader, writer] = await answered(() =>
+    connection.hmget(key, 'version', 'minReader', 'writer'),
+  ).catch((error: unknown) => {
+    if (!(error instanceof Error)) throw error;
+    if (error.message.startsWith('NOPERM')) throw denied(error);
+    throw error.message.includes('WRONGTYPE') ? notASchema(key, 'is no hash', error) : error;
+  });
   if (version === null || version === undefined) return undefined;
   const known = { version: Number(version), minReader: Number(minReader ?? version), writer: writer ?? '(unknown)' };
   if (Number.isSafeInteger(known.version) && Number.isSafeInteger(known.minReader)) return known;
   throw notASchema(key, `says version ${JSON.stringify(version)}, minReader ${JSON.stringify(minReader)}`);
+}
+
+/** A server that comes up or takes over says so for a moment, while it already lets connections in. */
+const NOT_YET = /^(CLUSTERDOWN|MASTERDOWN|LOADING|TRYAGAIN) /;
+const NOT_YET_MS = 5_000;
+const ASK_AGAIN_MS = 100;
+
+async function answered<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
+  const untilMs = performance.now() + NOT_YET_MS;
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (!(error instanceof Error && NOT_YET.test(error.message)) || performance.now() >= untilMs) throw error;
+      await sleep(ASK_AGAIN_MS);
+    }
+  }
 }
 
 function notASchema(key: string, found: string, cause?: unknown): ShoalError<'QUEUE_DAMAGED'> {

@@ -6,7 +6,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { DEFAULT_PREFIX } from '@shoal/contract';
-import { closeConnection, connected } from '../redis/connection.ts';
+import { closeConnection, connected, openConnection, untilReady } from '../redis/connection.ts';
 import { ServerProcess, freePort } from './server-process.ts';
 
 export interface Topology {
@@ -311,8 +311,9 @@ async function ask(
   server: ServerProcess,
   [name, ...values]: readonly [string, ...(string | number)[]],
 ): Promise<unknown> {
-  const connection = await connected({ url: server.url, name: 'test-topology' });
+  const connection = openConnection({ url: server.url, name: 'test-topology' }); // a node without slots has no schema yet
   try {
+    await untilReady(connection, server.url);
     return await connection.call(name, ...values);
   } finally {
     await closeConnection(connection);
