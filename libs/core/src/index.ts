@@ -77,21 +77,21 @@ export {
   type LengthClass,
   type WorkerFacts,
   type WorkerLoad,
-} from './claimer/worker-facts.ts';
+} from './fleet/worker-facts.ts';
 export {
   HISTORY_EVENTS,
   HistoryMeter,
   type HistoryEvent,
   type HistoryStep,
   type RanBatch,
-} from './claimer/worker-history.ts';
+} from './fleet/worker-history.ts';
 export {
   WORKER_STATES,
   standingOf,
   type StandingSeen,
   type WorkerStanding,
   type WorkerState,
-} from './claimer/worker-state.ts';
+} from './fleet/worker-state.ts';
 export { LEAD_TOKENS } from './executor/fair-share.ts';
 export { fewRowsAtMost, fewWidths } from './executor/run-shapes.ts';
 export { KEPT_SLOTS, rowsWithin } from './executor/slots.ts';

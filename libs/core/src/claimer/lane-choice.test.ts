@@ -2,7 +2,7 @@ import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { chooseLane, rateOn, type LaneChoice, type LaneView } from './lane-choice.ts';
 import type { Lane } from '@shoal/contract';
-import type { WorkerLoad } from './worker-facts.ts';
+import type { WorkerLoad } from '../fleet/worker-facts.ts';
 
 type Worker = LaneView['others'][number];
 

@@ -9,7 +9,7 @@
 //
 // Why: docs/decisions/claiming-and-order.md#a-cpu-worker-takes-from-the-main-lane-only-what-shortens-the-total
 
-import { LENGTH_CLASSES, type ByLength, type WorkerFacts, type WorkerLoad } from './worker-facts.ts';
+import { LENGTH_CLASSES, type ByLength, type WorkerFacts, type WorkerLoad } from '../fleet/worker-facts.ts';
 
 export type Hybrid = 'auto' | 'never' | 'always';
 

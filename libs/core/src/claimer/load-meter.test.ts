@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { noMetrics, type Metrics } from '../ports/metrics.ts';
 import { LoadMeter } from './load-meter.ts';
-import { lengthClassOf } from './worker-facts.ts';
+import { lengthClassOf } from '../fleet/worker-facts.ts';
 
 function run(metrics: Metrics, width: number, tokens: number, runMs: number): void {
   metrics.microBatchRan({ rows: Math.ceil(tokens / width), width, tokens, runMs, duplicates: 0, poolAgeMs: 0 });

@@ -1,7 +1,7 @@
 // How fast a worker is and what it has to do, counted from what passes on the way to the metrics. Rates are measured
 // at the device and forget what is long past.
 
-import { LENGTH_CLASSES, lengthClassOf, type LengthClass, type WorkerLoad } from './worker-facts.ts';
+import { LENGTH_CLASSES, lengthClassOf, type LengthClass, type WorkerLoad } from '../fleet/worker-facts.ts';
 import { ArrivalRate } from '../base/arrival-rate.ts';
 import { systemClock, type Clock } from '../ports/clock.ts';
 import type { BudgetState } from '../ports/device.ts';
