@@ -6,6 +6,7 @@ import { expect, test } from 'vitest';
 import { runBench } from './rig/run-bench.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+if (!isNightly) console.warn('http and rolling start ten processes each: they run at night (npm run test:nightly)');
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
   const { ratio } = await runBench(
@@ -46,12 +47,13 @@ test('sim-device: every row comes back through the whole path as the simulated d
   expect(textsPerSecond).toBeGreaterThan(0);
 });
 
-test('http: every request is answered with as many vectors as texts, and every call of the official client', async () => {
-  const form = isNightly ? ['--seconds', '5', '--overload-seconds', '20'] : ['--seconds', '0.5', '--only', 'single'];
-  const { single, crowd } = await runBench('queue/http', '--report', ...form);
-  expect(single).toMatchObject({ p99_ms: expect.any(Number) });
-  expect(isNightly ? crowd : { failed: 0 }).toMatchObject({ failed: 0 });
-});
+test.skipIf(!isNightly)(
+  'http: every request is answered with as many vectors as texts, and every call of the official client',
+  async () => {
+    const report = await runBench('queue/http', '--report', '--seconds', '5', '--overload-seconds', '20');
+    expect(report).toMatchObject({ single: { p99_ms: expect.any(Number) }, crowd: { failed: 0 } });
+  },
+);
 
 test('interactive-wait: in simulated time an interactive text waits 1.5 batch times, bulk work keeps 0.9', async () => {
   expect(await runBench('queue/interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
@@ -76,24 +78,10 @@ test('tenant-wait: in simulated time a small tenant takes less than twice as lon
   });
 });
 
-test('rolling: workers are replaced under load and no job fails; at night four of them', async () => {
-  const workers = isNightly ? 4 : 1;
-  expect(
-    await runBench(
-      'queue/rolling',
-      '--workers',
-      String(workers),
-      '--texts',
-      '200',
-      '--interactive',
-      '20',
-      '--seconds',
-      '1',
-      '--rounds',
-      '1',
-      '--report',
-    ),
-  ).toMatchObject({ failed: 0, restarted: workers });
+test.skipIf(!isNightly)('rolling: four workers are replaced under load and no job fails', async () => {
+  const load = ['--texts', '200', '--interactive', '20', '--seconds', '1', '--rounds', '1'];
+  const report = await runBench('queue/rolling', '--workers', '4', ...load, '--report');
+  expect(report).toMatchObject({ failed: 0, restarted: 4 });
 });
 
 test('queue-rates: every job of a short run comes back right, far from the server and at night near it', async () => {

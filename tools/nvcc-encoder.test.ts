@@ -25,6 +25,7 @@ function build(part: string, environment = {}): ReturnType<typeof spawnSync> {
 test(
   'the native encoder compiles without cuBLAS, opens without a driver, and says when there is no device',
   async ({ skip }) => {
+    if (process.env['SHOAL_TEST_NIGHTLY'] === undefined) skip('half a minute of nvcc is for SHOAL_TEST_NIGHTLY=1');
     const absence = await nvccProblem(cacheFolder(process.env['SHOAL_CACHE_DIR']));
     if (absence !== undefined) skip(absence);
     const out = mkdtempSync(join(tmpdir(), 'shoal-encoder-cuda-'));
