@@ -5,18 +5,16 @@
 //
 // `--gpus`: so many of them decide nothing by what others are like. Prints one JSON line. Says nothing about jobs.
 
-import { parseArgs } from 'node:util';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { noLog, systemClock, type WorkerFacts } from '@shoal/core';
 import { Fleet, FleetWatch, WorkerPresence, closeConnection, openConnection } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
+import { readArguments } from '../rig/arguments.ts';
 
-const { values } = parseArgs({
-  options: {
-    workers: { type: 'string', default: '40' },
-    gpus: { type: 'string', default: '40' },
-    seconds: { type: 'string', default: '20' },
-  },
+const values = readArguments(import.meta.url, {
+  workers: { type: 'string', default: '40' },
+  gpus: { type: 'string', default: '40' },
+  seconds: { type: 'string', default: '20' },
 });
 const [workers, gpus, seconds] = [Number(values.workers), Number(values.gpus), Number(values.seconds)];
 const QUEUE = 'embed-x';

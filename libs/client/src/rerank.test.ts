@@ -102,6 +102,7 @@ async function serve(name: string, { revision = 'r1', dims = 1, failure }: Stand
 /** A live worker of the queue, as it tells of itself. */
 async function tell(name: string, revision: string): Promise<void> {
   const queue = rerankQueue(name);
+  await redis.sadd(keys.queues(), queue);
   await redis.zadd(keys.workers(queue), Date.now() + 50_000, 'worker-1');
   const facts = { device: 'cpu', model: `${name}@${revision}`, lanes: ['main'], rates: {}, mix: {} };
   await redis.hset(keys.facts(queue), 'worker-1', JSON.stringify(facts));

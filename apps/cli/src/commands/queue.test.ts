@@ -73,9 +73,9 @@ test('counts: both lanes, quarantine and reserved room, as a table and as JSON',
   const { stdout, code } = await run('counts');
   expect(code).toBe(0);
   expect(stdout).toMatch(
-    /^queue +waiting +active +delayed +handed over +failed +cancelled +completed +workers +oldest$/m,
+    /^queue +waiting +active +delayed +parked +handed over +failed +cancelled +completed +workers +oldest$/m,
   );
-  expect(stdout).toMatch(/^embed-x +2 +0 +0 +0 +1 +0 +0 +0 +\d+\.\d s \(interactive\)$/m);
+  expect(stdout).toMatch(/^embed-x +2 +0 +0 +0 +0 +1 +0 +0 +0 +\d+\.\d s \(interactive\)$/m);
   expect(stdout).toMatch(/^embed-x-cpu +1 +0/m);
   expect(stdout).toMatch(/^in quarantine: 0$/m);
   expect(JSON.parse((await run('counts', '--json')).stdout)).toMatchObject({

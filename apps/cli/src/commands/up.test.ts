@@ -74,7 +74,7 @@ async function dimensionsOf(url: string): Promise<number> {
 test('up: the openai client gets a vector, the dashboard shows its job, metrics move, Ctrl-C ends all', async () => {
   const { one, at } = await startAll();
   expect(await dimensionsOf(at.http)).toBe(32);
-  expect(await (await fetch(`${at.dashboard}/api/queues`)).json()).toMatchObject({
+  expect(await (await fetch(`${at.dashboard}/queues/api/queues`)).json()).toMatchObject({
     queues: expect.arrayContaining([
       expect.objectContaining({
         name: 'embed-tiny-random',
@@ -98,7 +98,7 @@ test('up: whatever is killed comes back at the same address', async () => {
   await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(4);
   expect(at.redisUrl).toBe(server.url);
   expect(await dimensionsOf(at.http)).toBe(32);
-  expect((await fetch(`${at.dashboard}/api/queues`)).status).toBe(200);
+  expect((await fetch(`${at.dashboard}/queues/api/queues`)).status).toBe(200);
   one.child.kill('SIGTERM');
   expect(await one.ended).toMatchObject({ code: 0 });
 });
@@ -172,7 +172,7 @@ test('up: people get the addresses and a line to try', async () => {
 test('serve and dashboard alone print their address and end with 0', async () => {
   for (const [args, path] of [
     [['serve', '--http-port', '0'], '/readyz'],
-    [['dashboard', '--dashboard-port', '0'], '/api/queues'],
+    [['dashboard', '--dashboard-port', '0'], '/queues/api/queues'],
   ] as const) {
     const one = start([...args], { SHOAL_REDIS_URL: server.url });
     const url = (await firstOutput(one, /\n/)).trim();
