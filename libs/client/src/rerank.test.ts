@@ -308,8 +308,9 @@ describe('a call that nobody answers', () => {
     expect((await client.whyWaiting({ reranker: cancelled.model! })).message).toContain(queue);
     stopping.abort();
     await expect(first).rejects.toMatchObject({ code: 'INTERRUPTED', name: 'AbortError' });
+    const ending = second.then(String, (error: unknown) => error); // it may come before the next answer
     expect(await client.cancel(['later'])).toMatchObject([{ jobId: 'default~later' }]);
-    await expect(second).rejects.toMatchObject({ code: 'CANCELLED' });
+    expect(await ending).toMatchObject({ code: 'CANCELLED' });
     await expect(client.rerank({ ...unanswered(), signal: AbortSignal.abort() })).rejects.toMatchObject({
       code: 'INTERRUPTED',
     });
