@@ -6,7 +6,11 @@ import { expect, test } from 'vitest';
 import { runBench } from './rig/run-bench.ts';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
-if (!isNightly) console.warn('http and rolling start ten processes each: they run at night (npm run test:nightly)');
+// They start many processes, or last long: together they took a twelfth of what all tests take.
+if (!isNightly)
+  console.warn(
+    'http, rolling, queue-rates, bare-bullmq, fairness, admission and gpu/up run at night (npm run test:nightly)',
+  );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
   const { ratio } = await runBench(
@@ -84,52 +88,59 @@ test.skipIf(!isNightly)('rolling: four workers are replaced under load and no jo
   expect(report).toMatchObject({ failed: 0, restarted: 4 });
 });
 
-test('queue-rates: every job of a short run comes back right, far from the server and at night near it', async () => {
-  for (const distance of isNightly ? ['0', '2.4'] : ['2.4']) {
-    const { rows } = await runBench(
-      'queue/queue-rates',
-      '--rates',
-      '40x64',
-      '--seconds',
-      '1',
-      '--rtt',
-      distance,
-      '--report',
-    );
-    expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
-  }
-}, 250_000);
+test.skipIf(!isNightly)(
+  'queue-rates: every job of a short run comes back right, far from the server and near it',
+  async () => {
+    for (const distance of ['0', '2.4']) {
+      const { rows } = await runBench(
+        'queue/queue-rates',
+        '--rates',
+        '40x64',
+        '--seconds',
+        '1',
+        '--rtt',
+        distance,
+        '--report',
+      );
+      expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
+    }
+  },
+  250_000,
+);
 
-test('bare-bullmq: what BullMQ alone carries can be measured', async () => {
+test.skipIf(!isNightly)('bare-bullmq: what BullMQ alone carries can be measured', async () => {
   const { rows } = await runBench('queue/bare-bullmq', '--rates', '40x64', '--seconds', '1', '--warm', '0');
   expect(rows).toEqual([expect.objectContaining({ rate: '40x64', textsPerSecond: expect.any(Number) })]);
 });
 
-test('fairness: a newcomer is not kept behind a backlog, and every situation can be measured', async () => {
-  const { tenants, plain, classes, poison } = await runBench(
-    'queue/fairness',
-    '--backlog',
-    '400',
-    '--plain',
-    '200',
-    '--seconds',
-    '1',
-    '--rounds',
-    '1',
-    '--report',
-  );
-  expect(tenants).toMatchObject({ ratio: expect.any(Number) });
-  expect(plain).toMatchObject({ plainJobsLeftThen: [expect.any(Number)] });
-  expect(classes).toMatchObject({ p99: [expect.any(Number)], medianP99: expect.any(Number) });
-  expect(poison).toMatchObject({ nan: { failed: expect.any(Number) } });
-});
+test.skipIf(!isNightly)(
+  'fairness: a newcomer is not kept behind a backlog, and every situation can be measured',
+  async () => {
+    const { tenants, plain, classes, poison } = await runBench(
+      'queue/fairness',
+      '--backlog',
+      '400',
+      '--plain',
+      '200',
+      '--seconds',
+      '1',
+      '--rounds',
+      '1',
+      '--report',
+    );
+    expect(tenants).toMatchObject({ ratio: expect.any(Number) });
+    expect(plain).toMatchObject({ plainJobsLeftThen: [expect.any(Number)] });
+    expect(classes).toMatchObject({ p99: [expect.any(Number)], medianP99: expect.any(Number) });
+    expect(poison).toMatchObject({ nan: { failed: expect.any(Number) } });
+  },
+);
 
-test('fairness in a soak: the queue is never empty, and the newcomer gets its turns', async () => {
+test.skipIf(!isNightly)('fairness in a soak: the queue is never empty, and the newcomer gets its turns', async () => {
   const { soak } = await runBench('queue/fairness', '--soak', '--jobs', '6000', '--report');
   expect(soak).toMatchObject({ rebased: 0, ratio: expect.any(Number) });
 });
 
-test(
+test.skipIf(!isNightly)(
   'admission: at an overload everything accepted is delivered and no write is refused, though nobody reads for a ' +
     'while',
   async () => {
@@ -152,7 +163,7 @@ test('order-cost: what the steps cost the server can be told apart', async () =>
   expect(microsPerJob).toMatchObject({ order: expect.any(Number), reserve: expect.any(Number) });
 });
 
-test.skipIf(process.platform !== 'linux')(
+test.skipIf(!isNightly || process.platform !== 'linux')(
   'gpu/up: the walk without a GPU serves over HTTP and queue, gets its killed worker back, and leaves nothing',
   async () => {
     expect(await runBench('gpu/up', '--device', 'cpu', '--small')).toMatchObject({

@@ -6,7 +6,7 @@
 #
 #   npm test                     everything
 #   npm test -- queue launcher   only these (a folder of libs/ or apps/, "launcher" for the tests in tools/, "bench" for
-#                                short forms of all benches, or "webgpu" for WebGPU on the software driver in
+#                                short forms of the benches, or "webgpu" for WebGPU on the software driver in
 #                                SHOAL_TEST_VULKAN), without layout and lint
 #   npm run test:nightly         everything in its long form: SHOAL_TEST_NIGHTLY=1, and nothing from earlier runs is
 #                                used

@@ -8,7 +8,11 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const LINES = isNightly ? 20_000 : 3_000;
 /** What is looked at in minilm's own weights takes a minute of a core: by day these are small and random. */
 const MODEL = isNightly ? 'minilm' : 'tiny-random';
-if (!isNightly) console.warn('tune-grid takes a minute and a half of a core: it runs at night (npm run test:nightly)');
+// They take half a minute to a minute and a half of a core.
+if (!isNightly)
+  console.warn(
+    'interactive-wait, memory-model, long-shapes, tune-grid and start-up run at night (npm run test:nightly)',
+  );
 
 test('queue-ratio: the queue gives the vectors that the bare engine gives', async () => {
   const { leastCosine, ratio } = await runBench(
@@ -35,7 +39,7 @@ test('peers: without Python, ours alone: the queue gives the vectors of the bare
   ]);
 });
 
-test('interactive-wait: the same engine runs on ONNX Runtime', async () => {
+test.skipIf(!isNightly)('interactive-wait: the same engine runs on ONNX Runtime', async () => {
   const { device, interactiveJobs } = await runBench(
     'queue/interactive-wait',
     '--device',
@@ -74,17 +78,17 @@ test.skipIf(process.platform !== 'linux' || !isNightly)(
   },
 );
 
-test.skipIf(process.platform !== 'linux')(
+test.skipIf(!isNightly || process.platform !== 'linux')(
   'memory-model: an executor runs exactly the shape that was asked for, and what it holds is near what was said',
   async () => {
-    const [shapes, equalRuns] = isNightly ? [2, 5] : [1, 2];
-    const counts = ['--shapes', String(shapes), '--equal-runs', String(equalRuns)];
+    const shapes = 2;
+    const counts = ['--shapes', String(shapes), '--equal-runs', '5'];
     const { graphs } = await runBench('device/memory-model', '--graphs', 'int8', ...counts);
     expect(graphs).toMatchObject([{ graph: 'int8', total: { count: shapes } }]);
   },
 );
 
-test.skipIf(process.platform !== 'linux')(
+test.skipIf(!isNightly || process.platform !== 'linux')(
   'long-shapes: jobs of mixed shapes commit, and their memory is read',
   async () => {
     const { rows, readings } = await runBench('device/long-shapes', '--minutes', '0.1', '--model', 'tiny-random');
@@ -112,10 +116,13 @@ test.skipIf(!isNightly)('tune-grid: every cell gives the same vectors, and the p
   expect(share).toBeGreaterThan(0);
 });
 
-test('start-up: a graph that was optimised before gives the same vectors, and a worker starts again', async () => {
-  const { sessions, workers } = await runBench('queue/start-up', '--model', MODEL, '--rounds', '1');
-  expect(Object.keys(sessions as object)).toEqual(['built', 'optimised', 'ort']);
-  expect(workers).toEqual([
-    expect.objectContaining({ device: 'cpu', firstMs: expect.any(Number), secondMs: expect.any(Number) }),
-  ]);
-});
+test.skipIf(!isNightly)(
+  'start-up: a graph that was optimised before gives the same vectors, and a worker starts again',
+  async () => {
+    const { sessions, workers } = await runBench('queue/start-up', '--model', MODEL, '--rounds', '1');
+    expect(Object.keys(sessions as object)).toEqual(['built', 'optimised', 'ort']);
+    expect(workers).toEqual([
+      expect.objectContaining({ device: 'cpu', firstMs: expect.any(Number), secondMs: expect.any(Number) }),
+    ]);
+  },
+);
