@@ -190,15 +190,7 @@ const OLDEST = ['OLDEST INTERACTIVE', 'OLDEST BULK'];
 function describeLanes(lanes: FleetView['lanes']): string {
   const depths = Object.values(lanes).map((lane) => [
     lane.queue,
-    ...[
-      lane.waiting,
-      lane.active,
-      lane.delayed,
-      totalOf(lane.parked),
-      lane.handedOver,
-      lane.failed,
-      lane.cancelled,
-    ].map((count) => count.toLocaleString('en')),
+    ...depthOf(lane),
     waits(lane.oldestWaitingMs.interactive),
     waits(lane.oldestWaitingMs.bulk),
   ]);
@@ -206,6 +198,17 @@ function describeLanes(lanes: FleetView['lanes']): string {
     ['LANE', 'WAITING', 'ACTIVE', 'DELAYED', 'PARKED', 'HANDED OVER', 'FAILED', 'CANCELLED', ...OLDEST],
     depths,
   );
+}
+
+type Depth = Pick<
+  FleetView['lanes']['main'],
+  'waiting' | 'active' | 'delayed' | 'parked' | 'handedOver' | 'failed' | 'cancelled'
+>;
+
+/** Jobs by where they are, from waiting to cancelled, as cells of a table. */
+export function depthOf({ waiting, active, delayed, parked, handedOver, failed, cancelled }: Depth): string[] {
+  const counts = [waiting, active, delayed, totalOf(parked), handedOver, failed, cancelled];
+  return counts.map((count) => count.toLocaleString('en'));
 }
 
 const WORKER_HEAD = [

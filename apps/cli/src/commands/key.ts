@@ -8,6 +8,7 @@ import { AccessLink, FileApiKeys, type ApiKeyStore } from '@shoal/queue';
 import { audited, type AuditPlace } from '../processes/audited.ts';
 import { withRunningServer } from '../processes/running-queue.ts';
 import { settingsOf } from '../settings.ts';
+import { table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
 export interface KeyFlags {
@@ -207,16 +208,7 @@ function tableOf(keys: readonly ShownKey[]): string {
     key.created.slice(0, 10),
     key.expires !== undefined && key.state === 'good' ? `good until ${key.expires.slice(0, 10)}` : key.state,
   ]);
-  const widths = head.map((title, at) => Math.max(title.length, ...rows.map((row) => row[at]!.length)));
-  return [head, ...rows]
-    .map((row) =>
-      row
-        .map((cell, at) => cell.padEnd(widths[at]!))
-        .join('  ')
-        .trimEnd(),
-    )
-    .concat('')
-    .join('\n');
+  return table(head, rows);
 }
 
 function note(terminal: Terminal, flags: KeyFlags, message: string): void {

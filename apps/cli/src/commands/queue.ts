@@ -2,13 +2,13 @@
 // none is started for it. Jobs that are named and not found make the exit code 1.
 
 import { ERROR_CODES, ShoalError } from '@shoal/contract';
-import { Canceller, Quarantine, QueueAdmin, totalOf, type QueueCounts } from '@shoal/queue';
+import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
 import { refuseUnseen, withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { audited, countedBy } from '../processes/audited.ts';
 import { print, say, type Terminal } from '../terminal.ts';
-import { tooNew } from './fleet.ts';
+import { depthOf, tooNew } from './fleet.ts';
 
 export interface QueueFlags {
   readonly json?: boolean;
@@ -373,17 +373,9 @@ export function describe({ lanes, quarantined, reserved }: QueueCounts): string 
   ];
   const rows = lanes.map((lane) => [
     `${lane.queue}${lane.isPaused ? ' (paused)' : ''}`,
-    ...[
-      lane.waiting,
-      lane.active,
-      lane.delayed,
-      totalOf(lane.parked),
-      lane.handedOver,
-      lane.failed,
-      lane.cancelled,
-      lane.completed,
-      lane.workers,
-    ].map((count) => count.toLocaleString('en')),
+    ...depthOf(lane),
+    lane.completed.toLocaleString('en'),
+    lane.workers.toLocaleString('en'),
     oldestOf(lane.oldestWaitingMs),
   ]);
   const widths = head.map((title, column) => Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)));
