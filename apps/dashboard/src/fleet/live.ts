@@ -45,6 +45,7 @@ export class LivePages {
     const headers = { ...reply.getHeaders(), 'content-type': 'text/event-stream', 'x-accel-buffering': 'no' };
     reply.hijack();
     const { raw: response } = reply;
+    if (response.destroyed) return; // gone while it was asked who it is: its "close" has been, and would not come again
     for (const [name, value] of Object.entries(headers)) if (value !== undefined) response.setHeader(name, value);
     response.writeHead(200);
     response.write('retry: 3000\n\n');
