@@ -20,10 +20,10 @@ const folder = mkdtempSync(join(tmpdir(), 'shoal-chart-'));
 let tools: Had<string> = { why: 'by day' };
 let crds: Had<readonly string[]> = { why: 'by day' };
 
-beforeAll(() => {
+beforeAll(async () => {
   if (!isNight) return;
-  tools = pythonTools();
-  crds = crdFolders();
+  tools = await pythonTools();
+  crds = await crdFolders();
   for (const [what, had] of Object.entries({ 'the chart': tools, 'kinds of KEDA and Prometheus’ operator': crds }))
     if ('why' in had) console.log(`${what}: not tried, because ${had.why}`);
 });

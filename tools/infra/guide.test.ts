@@ -60,9 +60,9 @@ describe.skipIf(!isNight)('(nightly) docs/deployment.md', () => {
     expect(asked().stdout).toMatch(/"embedding":.*\n?.*minilm/s);
   });
 
-  test('systemd: files, users, folders, passwords and a model are put where the units look for them', (context) => {
+  test('systemd: files, users, folders, passwords and a model are put where the units look for them', async (context) => {
     const programs = ['buildah', 'podman', 'runc', 'debootstrap'];
-    const has = aptTools(programs, [...programs, 'ca-certificates']);
+    const has = await aptTools(programs, [...programs, 'ca-certificates']);
     if ('why' in has || process.getuid?.() !== 0) {
       console.log(`the part of systemd is not tried: ${'why' in has ? has.why : 'containers of this test want root'}`);
       return context.skip();

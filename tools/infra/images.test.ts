@@ -40,8 +40,8 @@ let isUp = false;
 
 beforeAll(async () => {
   if (!isNight) return;
-  python = pythonTools();
-  engine = aptTools(
+  python = await pythonTools();
+  engine = await aptTools(
     ['buildah', 'podman', 'runc', 'debootstrap'],
     ['buildah', 'podman', 'runc', 'debootstrap', 'ca-certificates'],
   );

@@ -23,7 +23,7 @@ let port: number;
 
 beforeAll(async () => {
   if (!isNight) return;
-  has = aptTools(['nginx', 'openssl'], ['nginx-light', 'openssl']);
+  has = await aptTools(['nginx', 'openssl'], ['nginx-light', 'openssl']);
   if ('why' in has) return console.log(`the proxy is not tried, because ${has.why}`);
   server = await startTestServer();
   const [http, board] = await Promise.all([

@@ -12,13 +12,13 @@ import { hasProgram, pythonTools } from './tools-of-others.ts';
 export const RENDERED = 'infra/kustomize/shoal.yaml';
 const ROOT = join(import.meta.dirname, '../..');
 
-function rendered(root: string, helm: string | undefined): string {
+async function rendered(root: string, helm: string | undefined): Promise<string> {
   const values = ['infra/helm/shoal', '--namespace', 'shoal', '--values', 'infra/kustomize/values.yaml'];
   const run = (program: string, ...args: readonly string[]): string =>
     kustomizeFrom(root, execFileSync(program, args, { cwd: root, encoding: 'utf8', maxBuffer: 16e6 }));
   // a helm that was built from source thinks of Kubernetes 1.20
   if (helm !== undefined) return run(helm, 'template', 'shoal', ...values, '--kube-version', '1.30.0');
-  const tools = pythonTools();
+  const tools = await pythonTools();
   if ('why' in tools) throw new Error(`there is no helm on PATH, and its engine cannot be fetched: ${tools.why}`);
   return run(join(tools.had, 'python'), 'tools/infra/check_chart.py', ...values, '--render');
 }
@@ -48,12 +48,12 @@ if (process.argv[1] === import.meta.filename) {
   const words = process.argv.slice(2);
   const helm = words.find((word) => word !== '--check') ?? (hasProgram('helm') ? 'helm' : undefined);
   if (words.includes('--check')) {
-    if (readFileSync(join(ROOT, RENDERED), 'utf8') !== rendered(ROOT, helm)) {
+    if (readFileSync(join(ROOT, RENDERED), 'utf8') !== (await rendered(ROOT, helm))) {
       console.error(`${RENDERED} is stale: node --conditions=@shoal/source tools/infra/render-kustomize.ts`);
       process.exit(1);
     }
   } else {
     writeChartFiles(ROOT);
-    writeFileSync(join(ROOT, RENDERED), rendered(ROOT, helm));
+    writeFileSync(join(ROOT, RENDERED), await rendered(ROOT, helm));
   }
 }

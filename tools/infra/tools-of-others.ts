@@ -2,9 +2,11 @@
 // function gives the program or folder, or the reason why it cannot be had, which the test prints.
 
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, rmSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { cacheFolder } from '@shoal/core';
+import { withLock } from '@shoal/fetch';
+import { makeOnce } from '@shoal/fetch/testing';
 
 export type Had<Thing> = { readonly had: Thing } | { readonly why: string };
 
@@ -22,7 +24,7 @@ const CRDS = {
 };
 
 /** The folder of programs of a virtual environment with hadolint, podman-compose and what check_chart.py imports. */
-export function pythonTools(): Had<string> {
+export async function pythonTools(): Promise<Had<string>> {
   const folder = join(KEPT, 'python');
   return kept(folder, join(folder, 'bin'), () => {
     run('python3', ['-m', 'venv', folder]);
@@ -32,10 +34,10 @@ export function pythonTools(): Had<string> {
 }
 
 /** Folders with the CRDs of KEDA and of Prometheus' operator; needs Go, which fetches their sources and builds nothing. */
-export function crdFolders(): Had<readonly string[]> {
+export async function crdFolders(): Promise<Had<readonly string[]>> {
   const folder = join(KEPT, 'go');
   const found = Object.entries(CRDS).map(([module, crds]) => join(folder, 'pkg/mod', module, crds));
-  const has = kept(folder, folder, () =>
+  const has = await kept(folder, folder, () =>
     run('go', ['mod', 'download', ...Object.keys(CRDS)], {
       GOPATH: folder,
       GOFLAGS: '-modcacherw',
@@ -46,15 +48,17 @@ export function crdFolders(): Had<readonly string[]> {
 }
 
 /** Debian's packages that bring `programs`; installed where they are missing, which only root may. */
-export function aptTools(programs: readonly string[], packages: readonly string[]): Had<undefined> {
+export async function aptTools(programs: readonly string[], packages: readonly string[]): Promise<Had<undefined>> {
   const missing = (): readonly string[] => programs.filter((program) => !hasProgram(program));
   if (missing().length === 0) return { had: undefined };
   if (process.getuid?.() !== 0 || !hasProgram('apt-get'))
     return { why: `${missing().join(', ')} cannot be installed here: that wants root and apt` };
   try {
-    run('apt-get', ['update', '-q']);
-    run('apt-get', ['install', '-y', '-q', '--no-install-recommends', ...packages], {
-      DEBIAN_FRONTEND: 'noninteractive',
+    await withLock(join(KEPT, '.apt.lock'), async () => {
+      run('apt-get', ['update', '-q']);
+      run('apt-get', ['install', '-y', '-q', '--no-install-recommends', ...packages], {
+        DEBIAN_FRONTEND: 'noninteractive',
+      });
     });
   } catch (error) {
     return { why: reasonOf(error) };
@@ -68,17 +72,11 @@ export function hasProgram(name: string): boolean {
   return (process.env['PATH'] ?? '').split(':').some((folder) => existsSync(join(folder, name)));
 }
 
-/** Made once; a half-made folder is taken away. */
-function kept<Thing>(folder: string, thing: Thing, make: () => void): Had<Thing> {
-  const mark = join(folder, '.whole');
-  if (existsSync(mark)) return { had: thing };
+async function kept<Thing>(folder: string, thing: Thing, make: () => void): Promise<Had<Thing>> {
   try {
-    mkdirSync(KEPT, { recursive: true });
-    make();
-    mkdirSync(mark, { recursive: true });
+    await makeOnce(folder, make);
     return { had: thing };
   } catch (error) {
-    rmSync(folder, { recursive: true, force: true });
     return { why: reasonOf(error) };
   }
 }

@@ -7,13 +7,13 @@
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { keySpace } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
+import { makeOnce } from '@shoal/fetch/testing';
 import { QueueAdmin, closeConnection, openConnection, type Redis } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { Sandbox } from '../testing/shoal-process.ts';
@@ -54,7 +54,7 @@ let reference: readonly Float32Array[] = [];
 beforeAll(async () => {
   server = await startTestServer();
   connection = openConnection({ url: server.url, name: 'test' });
-  if (missing === undefined) trees.old = oldTree();
+  if (missing === undefined) trees.old = await oldTree();
 });
 afterAll(async () => {
   for (const child of running) child.kill('SIGKILL');
@@ -73,18 +73,15 @@ function git(...args: string[]): Buffer | undefined {
 }
 
 /** Of 0.1.0 with its packages, under the hash of its lock file. */
-function oldTree(): string {
+async function oldTree(): Promise<string> {
   const lock = git('show', `${OLD}:package-lock.json`)!;
   const name = `test-shoal-0.1.0-${createHash('sha256').update(lock).digest('hex').slice(0, 16)}`;
   const folder = join(cacheFolder(process.env['SHOAL_CACHE_DIR']), name);
-  if (existsSync(folder)) return folder;
-  const part = `${folder}.part-${process.pid}`;
-  rmSync(part, { recursive: true, force: true });
-  mkdirSync(part, { recursive: true });
-  execFileSync('tar', ['x', '-C', part], { input: git('archive', '--format=tar', OLD) });
-  const environment = { ...process.env, ONNXRUNTIME_NODE_INSTALL: 'skip' };
-  execFileSync('npm', ['ci', '--silent', '--no-audit', '--no-fund'], { cwd: part, env: environment, stdio: 'inherit' });
-  renameSync(part, folder);
+  await makeOnce(folder, () => {
+    execFileSync('tar', ['x', '-C', folder], { input: git('archive', '--format=tar', OLD) });
+    const env = { ...process.env, ONNXRUNTIME_NODE_INSTALL: 'skip' };
+    execFileSync('npm', ['ci', '--silent', '--no-audit', '--no-fund'], { cwd: folder, env, stdio: 'inherit' });
+  });
   return folder;
 }
 

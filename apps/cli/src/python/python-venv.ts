@@ -3,32 +3,26 @@
 
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, rmSync } from 'node:fs';
-import { mkdir } from 'node:fs/promises';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { isMade, makeOnce } from '@shoal/fetch/testing';
 
 const WANTED = readFileSync(new URL('requirements.json', import.meta.url), 'utf8');
 
 /** The interpreter of the environment; undefined where it has not been made. */
 export function pythonOf(cacheDir: string): string | undefined {
-  const python = join(folderIn(cacheDir), 'bin/python');
-  return existsSync(python) ? python : undefined;
+  const folder = folderIn(cacheDir);
+  return isMade(folder) ? join(folder, 'bin/python') : undefined;
 }
 
 /** The same, made where it is not there: half a minute and 300 MB. Throws what pip said. */
 export async function installPython(cacheDir: string): Promise<string> {
-  const known = pythonOf(cacheDir);
-  if (known !== undefined) return known;
   const folder = folderIn(cacheDir);
-  try {
-    await mkdir(cacheDir, { recursive: true });
+  await makeOnce(folder, () => {
     run('python3', ['-m', 'venv', folder]);
     const pinned = Object.entries(JSON.parse(WANTED) as Record<string, string>).map(([name, at]) => `${name}==${at}`);
     run(join(folder, 'bin/python'), ['-m', 'pip', 'install', '--quiet', ...pinned]);
-  } catch (error) {
-    rmSync(folder, { recursive: true, force: true });
-    throw error;
-  }
+  });
   return join(folder, 'bin/python');
 }
 

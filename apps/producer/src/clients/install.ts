@@ -3,10 +3,10 @@
 
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
+import { makeOnce } from '@shoal/fetch/testing';
 
 /** The address under whose sha1 tiktoken looks for a vocabulary that was fetched before. */
 const CL100K = 'https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken';
@@ -24,7 +24,7 @@ export async function installClients(cacheDir: string): Promise<Clients> {
   const wanted = await readFile(new URL('clients.json', import.meta.url), 'utf8');
   const name = `test-clients-${createHash('sha256').update(wanted).digest('hex').slice(0, 16)}`;
   const folder = join(cacheDir, name);
-  if (!existsSync(folder)) await install(JSON.parse(wanted) as Wanted, folder);
+  await makeOnce(folder, async () => install(JSON.parse(wanted) as Wanted, folder));
   return { folder, python: join(folder, 'venv/bin/python'), tiktoken: join(folder, 'tiktoken') };
 }
 
@@ -33,20 +33,13 @@ interface Wanted {
   readonly pypi: Readonly<Record<string, string>>;
 }
 
-/** A virtual environment does not move: it is made in its place, and what is half-way there is made again. */
 async function install({ npm, pypi }: Wanted, folder: string): Promise<void> {
-  try {
-    await mkdir(folder, { recursive: true });
-    await writeFile(join(folder, 'package.json'), JSON.stringify({ private: true, dependencies: npm }));
-    run('npm', ['install', '--silent', '--no-audit', '--no-fund', '--ignore-scripts'], folder);
-    run('python3', ['-m', 'venv', 'venv'], folder);
-    const pinned = Object.entries(pypi).map(([name, version]) => `${name}==${version}`);
-    run(join(folder, 'venv/bin/python'), ['-m', 'pip', 'install', '--quiet', ...pinned], folder);
-    await writeRanks(folder);
-  } catch (error) {
-    await rm(folder, { recursive: true, force: true });
-    throw error;
-  }
+  await writeFile(join(folder, 'package.json'), JSON.stringify({ private: true, dependencies: npm }));
+  run('npm', ['install', '--silent', '--no-audit', '--no-fund', '--ignore-scripts'], folder);
+  run('python3', ['-m', 'venv', 'venv'], folder);
+  const pinned = Object.entries(pypi).map(([name, version]) => `${name}==${version}`);
+  run(join(folder, 'venv/bin/python'), ['-m', 'pip', 'install', '--quiet', ...pinned], folder);
+  await writeRanks(folder);
 }
 
 function run(program: string, args: readonly string[], cwd: string): void {

@@ -3,10 +3,9 @@
 
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
-import { rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { cacheFolder } from '@shoal/core';
+import { makeOnce } from '@shoal/fetch/testing';
 
 const MOTO = '5.2.5';
 
@@ -26,16 +25,13 @@ export interface S3Server {
 /** What it holds is gone when it stops. */
 export async function startS3Server(): Promise<S3Server> {
   const folder = join(cacheFolder(process.env['SHOAL_CACHE_DIR']), `test-moto-${MOTO}`);
-  if (!existsSync(folder)) {
-    const part = `${folder}.part`;
-    await rm(part, { recursive: true, force: true });
-    execFileSync('python3', ['-m', 'venv', part], { stdio: 'inherit' });
-    execFileSync(join(part, 'bin/python'), ['-m', 'pip', 'install', '--quiet', `moto[s3,server]==${MOTO}`], {
+  await makeOnce(folder, () => {
+    execFileSync('python3', ['-m', 'venv', folder], { stdio: 'inherit' });
+    execFileSync(join(folder, 'bin/python'), ['-m', 'pip', 'install', '--quiet', `moto[s3,server]==${MOTO}`], {
       stdio: 'inherit',
       timeout: 500_000,
     });
-    await rename(part, folder); // run by its python, which does not ask where it lies
-  }
+  });
   const moto = spawn(join(folder, 'bin/python'), ['-m', 'moto.server', '-H', '127.0.0.1', '-p', '0'], {
     stdio: ['ignore', 'ignore', 'pipe'],
   });
