@@ -212,6 +212,19 @@ describe('texts of a Parquet file', () => {
     expect(others).toEqual([]);
     expect(refused).toBeGreaterThan(10);
   });
+
+  test('of a page whose header has a number of 64 bits in the place of one of 32 are refused as damaged', async () => {
+    const damaged = join(folder, 'damaged.parquet');
+    const sound = await readFile(fixture('codec-pages.parquet'));
+    const [I32, I64] = [0x15, 0x16]; // the head of a field after its predecessor, in Thrift's compact form
+    const found = [];
+    for (const at of Array.from({ length: 16 }, (_, byte) => 4 + byte).filter((byte) => sound[byte] === I32)) {
+      writeFileSync(damaged, Buffer.from(sound.with(at, I64)));
+      found.push(await records(damaged).catch((error: unknown) => isShoalError(error) && error.code));
+    }
+    expect(found).toContain('FILE_UNREADABLE');
+    expect(found.filter((one) => !Array.isArray(one) && one !== 'FILE_UNREADABLE')).toEqual([]);
+  });
 });
 
 /** With a Python that has them, or can be given them. */

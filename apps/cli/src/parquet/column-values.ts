@@ -55,11 +55,11 @@ export async function* columnValues(
       throw refused(name, `the column "${column}" is damaged: it has ${given} values and should have ${chunk.values}`);
     const { header, bytes } = await headerAt(file, at, chunk, name, column);
     const [compressed, raw] = [header.compressed_page_size, header.uncompressed_page_size];
-    const end = at + bytes + compressed;
-    if (!isCount(compressed) || !isCount(raw) || raw > MOST_PAGE_BYTES || end > chunk.at + chunk.bytes)
+    const room = chunk.at + chunk.bytes - at - bytes;
+    if (!isCount(compressed) || !isCount(raw) || raw > MOST_PAGE_BYTES || compressed > room)
       throw refused(name, `the column "${column}" is damaged: a page at byte ${at} would have ${raw} bytes`);
     const body = await readAt(file, at + bytes, compressed);
-    at = end;
+    at += bytes + compressed;
     try {
       if (header.type === 'DICTIONARY_PAGE') {
         const count = header.dictionary_page_header?.num_values ?? 0;
