@@ -19,8 +19,8 @@ const COMMANDS: readonly (readonly [user: string, ...args: string[]])[] = [
   ['exporter', 'fleet', 'status'],
   ['operator', 'queue', 'pause'],
   ['operator', 'queue', 'resume'],
-  ['operator', 'fleet', 'drain', '--all'],
-  ['operator', 'fleet', 'resume', '--all'],
+  ['operator', 'fleet', 'drain', 'all'],
+  ['operator', 'fleet', 'resume', 'all'],
   ['operator', 'key', 'create', 'me'],
 ];
 const secrets = mkdtempSync(join(tmpdir(), 'shoal-secrets-'));
