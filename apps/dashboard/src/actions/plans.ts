@@ -345,7 +345,7 @@ function needIds(ids: readonly string[]): void {
   if (ids.length > MOST_JOBS)
     throw new ShoalError(
       'USAGE',
-      `${ids.length.toLocaleString('en')} jobs are named; at most ${MOST_JOBS.toLocaleString('en')} at once, or shoal queue for more`,
+      `${ids.length.toLocaleString('en')} jobs are named; at most ${MOST_JOBS.toLocaleString('en')} at once, and more by shoal queue, on the command line`,
     );
 }
 
