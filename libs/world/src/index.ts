@@ -1,0 +1,1 @@
+export type { Refusal, ServerFaults, ServerSession } from './server/interface.ts';
