@@ -10,7 +10,8 @@ import { buildProgram } from './program.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 /** Pages that keep the words of their day, and tests, which call what is not there as well. */
-const LEFT_OUT = /(^|\/)(node_modules|fixtures|dist)\/|^docs\/lab\/|^bench\/results\/|^CHANGELOG\.md$|(\.test|\.generated)\.ts$/;
+const LEFT_OUT =
+  /(^|\/)(node_modules|fixtures|dist)\/|^docs\/lab\/|^bench\/results\/|^CHANGELOG\.md$|(\.test|\.generated)\.ts$/;
 const terminal = {
   stdin: process.stdin,
   stdout: process.stdout,
