@@ -1,4 +1,3 @@
-export type { Refusal, ServerFaults, ServerSession } from './server/interface.ts';
 export { RULES, checkHistory, violationText, type HistoryReport } from './history/check.ts';
 export type { EventFacts, EventKind, EventOp, HistoryEvent } from './history/event.ts';
 export type { CheckOptions } from './history/id-history.ts';
@@ -12,3 +11,8 @@ export {
   type HistorySink,
 } from './history/recorder.ts';
 export type { Rule, Violation } from './history/rules/rule.ts';
+export type { Flavour } from './server/command.ts';
+export type { ModelServerOptions, Refusal, RestartOptions, ServerFaults, ServerSession } from './server/interface.ts';
+export { ModelServer } from './server/model-server.ts';
+export { Failure, NoList, Status, type Reply } from './server/replies.ts';
+export { NotModelled } from './lua/values.ts';

@@ -1,0 +1,196 @@
+import { describe, expect, test } from 'vitest';
+import { Failure, ModelServer, NotModelled, Status, type Reply, type ServerSession } from '../index.ts';
+
+interface World {
+  now: number;
+  readonly server: ModelServer;
+  readonly session: ServerSession;
+  ask(...args: (string | number)[]): unknown;
+}
+
+function worldOf(flavour: 'valkey-9' | 'redis-7.0' = 'valkey-9'): World {
+  const world = { now: 1_800_000_000_000 } as { now: number };
+  const server = new ModelServer({ now: () => world.now, random: () => 0.5, flavour });
+  const session = server.connect(() => undefined);
+  return Object.assign(world, {
+    server,
+    session,
+    ask: (...args: (string | number)[]) => told(server.execute(session, args.map(String))),
+  });
+}
+
+function told(reply: Reply): unknown {
+  if (reply instanceof Status) return reply.text;
+  if (reply instanceof Failure) return `-${reply.text}`;
+  return Array.isArray(reply) ? reply.map((item) => told(item as Reply)) : reply;
+}
+
+/** A connection by bytes. */
+function wire(server: ModelServer): { said: () => string; send: (...args: string[]) => void; close: () => void } {
+  let bytes = '';
+  const session = server.connect((chunk) => (bytes += chunk.toString('latin1')));
+  return {
+    said: () => {
+      const taken = bytes;
+      bytes = '';
+      return taken;
+    },
+    send: (...args) =>
+      session.receive(
+        Buffer.from(`*${args.length}\r\n${args.map((arg) => `$${arg.length}\r\n${arg}\r\n`).join('')}`, 'latin1'),
+      ),
+    close: () => session.close(),
+  };
+}
+
+describe('keys end by the wall clock', () => {
+  test('a key is there until its time is over, and a step back of the clock lengthens it', () => {
+    const world = worldOf();
+    world.ask('SET', 'a', 'x', 'PX', 100);
+    world.now += 60;
+    expect(world.ask('PTTL', 'a')).toBe(40);
+    world.now -= 3_600_000;
+    expect(world.ask('PTTL', 'a')).toBe(3_600_040);
+    world.now += 3_600_000 + 41;
+    expect(world.ask('GET', 'a')).toBeNull();
+  });
+
+  test('ids of a stream never go back', () => {
+    const world = worldOf();
+    expect(world.ask('XADD', 's', '*', 'f', 'v')).toBe('1800000000000-0');
+    world.now -= 5_000;
+    expect(world.ask('XADD', 's', '*', 'f', 'v')).toBe('1800000000000-1');
+  });
+});
+
+describe('scripts', () => {
+  test('values turn over as documented', () => {
+    const { ask } = worldOf();
+    expect(ask('EVAL', 'return { 1.9, "a", false, true, { 2, nil, 3 } }', 0)).toEqual([1, 'a', null, 1, [2]]);
+    expect(ask('EVAL', 'return { ok = "FINE" }', 0)).toBe('FINE');
+    expect(ask('EVAL', 'return redis.error_reply("MY error")', 0)).toBe('-MY error');
+    expect(ask('EVAL', 'return redis.call("HMGET", KEYS[1], "a")[1]', 1, 'none')).toBeNull();
+    expect(ask('EVAL', 'redis.call("SET", KEYS[1], 0.5) return redis.call("GET", KEYS[1])', 1, 'k')).toBe('0.5');
+  });
+
+  test('a call that fails ends the script, a pcall does not', () => {
+    const { ask } = worldOf();
+    ask('SET', 'k', 'x');
+    expect(ask('EVAL', 'return redis.call("LLEN", KEYS[1])', 1, 'k')).toMatch(/^-WRONGTYPE .* script: [\da-f]{40}/);
+    expect(ask('EVAL', 'return redis.pcall("LLEN", KEYS[1]).err', 1, 'k')).toMatch(/^WRONGTYPE/);
+  });
+
+  test('a script is known until the server starts again', () => {
+    const { ask, server } = worldOf();
+    const sha = ask('SCRIPT', 'LOAD', 'return 7') as string;
+    expect(ask('EVALSHA', sha, 0)).toBe(7);
+    server.restart({ forgetMs: 0 });
+    const again = server.connect(() => undefined);
+    expect(told(server.execute(again, ['EVALSHA', sha, '0']))).toMatch(/^-NOSCRIPT/);
+  });
+});
+
+describe('connections', () => {
+  test('a transaction runs whole, or not at all when what it watched has changed', () => {
+    const { server } = worldOf();
+    const [one, other] = [wire(server), wire(server)];
+    one.send('WATCH', 'a');
+    other.send('SET', 'a', '1');
+    one.send('MULTI');
+    one.send('SET', 'a', '2');
+    one.said();
+    one.send('EXEC');
+    expect(one.said()).toBe('*-1\r\n');
+    one.send('MULTI');
+    one.send('GET', 'a');
+    one.send('EXEC');
+    expect(one.said()).toBe('+OK\r\n+QUEUED\r\n*1\r\n$1\r\n1\r\n');
+  });
+
+  test('who blocks is served in order when something comes, or told that nothing did', () => {
+    const world = worldOf();
+    const [first, second, third] = [wire(world.server), wire(world.server), wire(world.server)];
+    first.send('BZPOPMIN', 'z', '2');
+    second.send('BZPOPMIN', 'z', '1.5');
+    second.send('PING');
+    third.send('ZADD', 'z', '1', 'm');
+    expect(first.said()).toBe('*3\r\n$1\r\nz\r\n$1\r\nm\r\n$1\r\n1\r\n');
+    expect(second.said()).toBe('');
+    expect(world.server.nextWake()).toBe(world.now + 1_500);
+    world.now += 1_500;
+    world.server.wake();
+    expect(second.said()).toBe('*-1\r\n+PONG\r\n');
+    expect(world.server.nextWake()).toBeUndefined();
+  });
+
+  test('what is published reaches its subscribers, unless it is dropped on the way', () => {
+    const { server, ask } = worldOf();
+    const reader = wire(server);
+    reader.send('SUBSCRIBE', 'news');
+    reader.said();
+    expect(ask('PUBLISH', 'news', 'a')).toBe(1);
+    server.faults.dropPublished = () => true;
+    expect(ask('PUBLISH', 'news', 'b')).toBe(1);
+    expect(reader.said()).toBe('*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\na\r\n');
+  });
+
+  test('RESP3 is refused as a server does that has none', () => {
+    expect(worldOf().ask('HELLO', 3)).toBe('-NOPROTO unsupported protocol version');
+  });
+});
+
+describe('an ill server', () => {
+  test('a full disk refuses writes, and scripts that do not say that they write nothing', () => {
+    const { ask, server } = worldOf();
+    server.faults.refuse = 'misconf';
+    expect(ask('SET', 'a', 1)).toMatch(/^-MISCONF/);
+    expect(ask('GET', 'a')).toBeNull();
+    expect(ask('EVAL', '#!lua\nreturn 1', 0)).toMatch(/^-MISCONF/);
+    expect(ask('EVAL', '#!lua flags=no-writes\nreturn 1', 0)).toBe(1);
+    expect(ask('EVAL', 'return redis.call("SET", "a", 1)', 0)).toMatch(/^-MISCONF/);
+  });
+
+  test('a full memory refuses what takes memory, unless a script has leave', () => {
+    const { ask, server } = worldOf();
+    ask('SET', 'a', 1);
+    server.faults.refuse = 'oom';
+    expect(ask('SET', 'a', 1)).toMatch(/^-OOM/);
+    expect(ask('EVAL', '#!lua flags=allow-oom\nreturn redis.call("SET", "a", 2)', 0)).toBe('OK');
+    expect(ask('EVAL', 'return redis.call("SET", "a", 1)', 0)).toMatch(/^-OOM/);
+    expect(ask('DEL', 'a')).toBe(1);
+  });
+
+  test('a replica takes no writes, and one that loads answers next to nothing', () => {
+    const { ask, server } = worldOf();
+    server.faults.refuse = 'readonly';
+    expect(ask('SET', 'a', 1)).toMatch(/^-READONLY/);
+    server.faults.refuse = 'loading';
+    expect(ask('GET', 'a')).toMatch(/^-LOADING/);
+    expect(ask('INFO')).toMatch(/\r\nloading:1\r\n/);
+  });
+
+  test('a restart forgets the youngest writes, and only those', () => {
+    const world = worldOf();
+    const { ask, server } = world;
+    for (let second = 0; second < 8; second++) {
+      ask('EVAL', 'redis.call("RPUSH", KEYS[1], ARGV[1]) return redis.call("ZRANDMEMBER", "none")', 1, 'list', second);
+      ask('SET', `t${second}`, 'x', 'PX', 6_500);
+      world.now += 1_000;
+    }
+    const before = ask('LRANGE', 'list', 0, -1) as string[];
+    server.restart({ forgetMs: 1_500 });
+    const session = server.connect(() => undefined);
+    const after = told(server.execute(session, ['LRANGE', 'list', '0', '-1']));
+    expect(before).toHaveLength(8);
+    expect(after).toEqual(before.slice(0, 7));
+    expect(told(server.execute(session, ['PTTL', 't6']))).toBe(4_500);
+    expect(told(server.execute(session, ['EXISTS', 't7', 't0']))).toBe(0);
+    expect(() => server.restart({ forgetMs: 5_000 })).toThrow(/at most 2000 ms/);
+  });
+});
+
+test('what the model does not have is thrown by name', () => {
+  const { ask } = worldOf();
+  expect(() => ask('GEOADD', 'a', 1, 2, 'x')).toThrow(NotModelled);
+  expect(() => ask('CONFIG', 'SET', 'a', 'b')).toThrow(/CONFIG SET/);
+});
