@@ -1,31 +1,16 @@
 // Jobs of version 2 towards fleets of one version and of several: a real queue server, and workers that only tell of
 // themselves, as those of 0.1.0 did and as those of now do. Nothing is added that a worker there could not read.
 
-import { Queue } from 'bullmq';
+import type { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { mainQueue } from '@shoal/contract';
-import { noLog, type WorkerFacts } from '@shoal/core';
-import { WorkerPresence } from '@shoal/queue';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import type { WorkerFacts } from '@shoal/core';
+import { TestPlace, WORKER_FACTS, startTestServer } from '@shoal/queue/testing';
 import type { EmbedOptions } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
 
 const QUEUE = mainQueue('x');
-/** What a worker of 0.1.0 tells. */
-const OLD: WorkerFacts = {
-  device: 'cuda:0',
-  precision: 'fp16',
-  model: 'x@1',
-  host: 'h',
-  pid: 7,
-  lanes: ['main'],
-  isDrained: false,
-  rates: { short: 1_000 },
-  mix: { short: 1 },
-  claims: 2,
-  poolTokens: 300,
-  tokensPerJob: 640,
-};
+const OLD = WORKER_FACTS;
 const NEW: WorkerFacts = {
   ...OLD,
   version: '0.2.0',
@@ -34,37 +19,23 @@ const NEW: WorkerFacts = {
   isNormalized: true,
 };
 
-let server: TestServer;
+let place: TestPlace;
 let client: ShoalClient;
 let queue: Queue;
-let prefix: string;
-let prefixes = 0;
-const present: WorkerPresence[] = [];
 let calls = 0;
 
 beforeAll(async () => {
-  server = await startTestServer();
+  place = new TestPlace(await startTestServer(), 'unserved');
 });
-
 beforeEach(async () => {
-  prefix = `{t-unserved-${++prefixes}}`;
-  client = await ShoalClient.connect({ redisUrl: server.url, prefix, model: { name: 'x', revision: '1' } });
-  queue = new Queue(QUEUE, { prefix, connection: { url: server.url } });
+  client = place.keep(await ShoalClient.connect({ ...place.address, model: { name: 'x', revision: '1' } }));
+  queue = place.queue(QUEUE);
 });
-
-afterEach(async () => {
-  await Promise.all(present.splice(0).map((presence) => presence.stop()));
-  await Promise.all([client.close(), queue.close()]);
-});
-
-afterAll(() => server.stop());
+afterEach(() => place.clear());
+afterAll(() => place.stop());
 
 async function show(workerId: string, facts: WorkerFacts | undefined, lane = QUEUE): Promise<void> {
-  const told = facts === undefined ? {} : { facts: () => facts };
-  const options = { redisUrl: server.url, prefix, queue: QUEUE, lanes: [lane], workerId, log: noLog };
-  const presence = await WorkerPresence.connect({ ...options, ...told });
-  present.push(presence);
-  await presence.start();
+  await place.show(QUEUE, workerId, { lanes: [lane], facts: facts && (() => facts) });
 }
 
 const jobsAdded = (): Promise<number> => queue.getJobCountByTypes('wait', 'prioritized', 'active', 'delayed');
@@ -184,7 +155,7 @@ describe('the request that a call is a part of', () => {
 
   test('is left out where nobody is alive to read it', async () => {
     expect(await dataOf({ trace })).toMatchObject({ v: 1 });
-    const found = new Queue('similarity', { prefix, connection: { url: server.url } });
+    const found = place.queue('similarity');
     const stop = new AbortController();
     const asked = client.topK('docs', vectors, { k: 1, trace, signal: stop.signal }).catch((error: unknown) => error);
     const [job] = await vi.waitFor(async () => {
@@ -194,14 +165,10 @@ describe('the request that a call is a part of', () => {
     expect(job?.data).toMatchObject({ v: 1 });
     stop.abort();
     await asked;
-    await found.close();
   });
 
   test('goes with fields of its own in questions about similarity, where these need workers that know them', async () => {
-    const say = { redisUrl: server.url, prefix, queue: 'similarity', lanes: ['similarity'], log: noLog };
-    const presence = await WorkerPresence.connect({ ...say, workerId: 'sim', facts: () => OLD });
-    present.push(presence);
-    await presence.start();
+    await place.show('similarity', 'sim');
     await expect(client.topK('docs', vectors, { k: 1, meta: { userId: 5 }, trace })).rejects.toMatchObject({
       code: 'JOB_VERSION_UNKNOWN',
       message: expect.stringMatching(/^meta needs workers .* and similarity is served by "sim"/) as unknown,
@@ -209,11 +176,8 @@ describe('the request that a call is a part of', () => {
   });
 
   test('is in questions about similarity where their workers read it, beside fields of their own', async () => {
-    const say = { redisUrl: server.url, prefix, queue: 'similarity', lanes: ['similarity'], log: noLog };
-    const presence = await WorkerPresence.connect({ ...say, workerId: 'sim', facts: () => NEW });
-    present.push(presence);
-    await presence.start();
-    const [found, stop] = [new Queue('similarity', { prefix, connection: { url: server.url } }), new AbortController()];
+    await place.show('similarity', 'sim', { facts: () => NEW });
+    const [found, stop] = [place.queue('similarity'), new AbortController()];
     const options = { k: 1, meta: { userId: 5 }, trace, signal: stop.signal };
     const asked = client.topK('docs', vectors, options).catch((error: unknown) => error);
     const job = await vi.waitFor(
@@ -222,7 +186,6 @@ describe('the request that a call is a part of', () => {
     expect(job.data).toMatchObject({ v: 2, meta: { userId: 5 }, trace });
     stop.abort();
     await asked;
-    await found.close();
   });
 
   test.each([

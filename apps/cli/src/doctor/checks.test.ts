@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 import type { FleetView, LaneDepth, LiveWorker } from '@shoal/queue';
+import { emptyLane } from '@shoal/queue/testing';
 import type { Finding } from '@shoal/worker';
 import { FLEET_CHECKS, checkFleet, type QueueSeen } from './fleet-checks.ts';
 import { openFilesIn, readHost, stopLimitsIn, swapUsedIn } from './host-facts.ts';
@@ -57,21 +58,6 @@ const HOST: HostFacts = {
   stopLimits: [{ name: 'shoal-worker@0.service', ms: 90_000 }],
   umask: 0o022,
 };
-const depth = (queue: string, more: Partial<LaneDepth> = {}): LaneDepth =>
-  ({
-    queue,
-    isPaused: false,
-    waiting: 0,
-    active: 0,
-    delayed: 0,
-    parked: {},
-    handedOver: 0,
-    failed: 0,
-    cancelled: 0,
-    oldestMs: 0,
-    oldestWaitingMs: { interactive: 0, bulk: 0 },
-    ...more,
-  }) as LaneDepth;
 const worker = (workerId: string, more: object = {}, facts: object | undefined = {}): LiveWorker =>
   ({
     workerId,
@@ -85,7 +71,7 @@ const worker = (workerId: string, more: object = {}, facts: object | undefined =
   }) as LiveWorker;
 
 function seen(more: Partial<FleetView> = {}, main: Partial<LaneDepth> = {}, cpu: Partial<LaneDepth> = {}): QueueSeen {
-  const lanes = { main: depth('embed-x', main), cpu: depth('embed-x-cpu', cpu) };
+  const lanes = { main: { ...emptyLane('embed-x'), ...main }, cpu: { ...emptyLane('embed-x-cpu'), ...cpu } };
   const view = { lanes, workers: [worker('gpu-1')], starting: [], isAllDrained: false, ...more };
   return { queue: 'embed-x', view, quarantined: 0 };
 }

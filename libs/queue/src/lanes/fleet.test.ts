@@ -1,84 +1,40 @@
-import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { cpuQueue, keySpace, mainQueue } from '@shoal/contract';
-import type { WorkerFacts } from '@shoal/core';
-import { RecordingLogger } from '@shoal/core/testing';
-import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
-import { Fleet } from './fleet.ts';
-import { startTestServer, type TestServer } from '../testing.ts';
-import { WorkerPresence } from './worker-presence.ts';
-
-const FACTS: WorkerFacts = {
-  device: 'cuda:0',
-  precision: 'fp16',
-  model: 'x@1',
-  host: 'h',
-  pid: 7,
-  lanes: ['main'],
-  isDrained: false,
-  rates: { short: 1_000 },
-  mix: { short: 1 },
-  claims: 2,
-  poolTokens: 300,
-  tokensPerJob: 640,
-};
+import type { WorkerState } from '@shoal/core';
+import { TestPlace, WORKER_FACTS, startTestServer } from '../testing.ts';
+import { Fleet, standingSeen } from './fleet.ts';
+import type { PresenceOptions, WorkerPresence } from './worker-presence.ts';
 
 const WELL = { isDrained: false, isLeaving: false, state: 'ready', reason: 'it claims' };
 
-let server: TestServer;
-let connection: Redis;
+let place: TestPlace;
 let fleet: Fleet;
-let prefix: string;
-let prefixes = 0;
-const present: WorkerPresence[] = [];
 
 beforeAll(async () => {
-  server = await startTestServer();
-  connection = openConnection({ url: server.url, name: 'test' });
+  place = new TestPlace(await startTestServer(), 'fleet');
 });
-
 beforeEach(async () => {
-  prefix = `{t-fleet-${++prefixes}}`;
-  fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: 'embed-x' });
+  fleet = place.keep(await Fleet.connect({ ...place.address, queue: 'embed-x' }));
 });
-
 afterEach(async () => {
-  await Promise.all(present.splice(0).map((presence) => presence.stop()));
-  await fleet.close();
+  await place.clear();
   await fleet.close();
 });
+afterAll(() => place.stop());
 
-afterAll(async () => {
-  await closeConnection(connection);
-  await server.stop();
-});
-
-async function show(
+function show(
   workerId: string,
   lanes: readonly ('main' | 'cpu')[],
-  more: Partial<Parameters<typeof WorkerPresence.connect>[0]> = {},
+  more: Partial<PresenceOptions> = {},
 ): Promise<WorkerPresence> {
   const queues = lanes.map((lane) => (lane === 'main' ? mainQueue('x') : cpuQueue('x')));
-  const presence = await WorkerPresence.connect({
-    redisUrl: server.url,
-    prefix,
-    queue: mainQueue('x'),
-    lanes: queues,
-    workerId,
-    facts: () => ({ ...FACTS, lanes }),
-    log: new RecordingLogger(),
-    ...more,
-  });
-  present.push(presence);
-  await presence.start();
-  return presence;
+  return place.show(mainQueue('x'), workerId, { lanes: queues, facts: () => ({ ...WORKER_FACTS, lanes }), ...more });
 }
 
 test('shows workers with their lanes and what they tell of themselves, and how full both lanes are', async () => {
   await show('gpu-1', ['main']);
   await show('cpu-1', ['main', 'cpu']);
-  const main = new Queue(mainQueue('x'), { prefix, connection });
-  const cpu = new Queue(cpuQueue('x'), { prefix, connection });
+  const [main, cpu] = [place.queue(mainQueue('x')), place.queue(cpuQueue('x'))];
   await main.add('embed', {}, { jobId: 'a', timestamp: Date.now() - 5_000 });
   await main.add('embed', {}, { jobId: 'b', priority: 3 });
   await main.add('embed', {}, { jobId: 'c', delay: 60_000 });
@@ -89,27 +45,26 @@ test('shows workers with their lanes and what they tell of themselves, and how f
   expect(lanes.main.oldestWaitingMs).toEqual({ interactive: lanes.main.oldestMs, bulk: 0 });
   expect(lanes.cpu).toMatchObject({ queue: 'embed-x-cpu', waiting: 1 });
   expect(workers).toEqual([
-    { ...WELL, workerId: 'cpu-1', lanes: ['main', 'cpu'], facts: { ...FACTS, lanes: ['main', 'cpu'] } },
-    { ...WELL, workerId: 'gpu-1', lanes: ['main'], facts: FACTS },
+    { ...WELL, workerId: 'cpu-1', lanes: ['main', 'cpu'], facts: { ...WORKER_FACTS, lanes: ['main', 'cpu'] } },
+    { ...WELL, workerId: 'gpu-1', lanes: ['main'], facts: WORKER_FACTS },
   ]);
-  await Promise.all([main.close(), cpu.close()]);
 });
 
 test('a worker that left, or died, leaves no facts behind', async () => {
-  const keys = keySpace(prefix);
+  const keys = keySpace(place.prefix);
   const leaving = await show('leaving', ['main', 'cpu']);
-  await connection.zadd(keys.workers('embed-x'), String(Date.now() - 1), 'dead');
-  await connection.hset(keys.facts('embed-x'), 'dead', '{}');
+  await place.connection.zadd(keys.workers('embed-x'), String(Date.now() - 1), 'dead');
+  await place.connection.hset(keys.facts('embed-x'), 'dead', '{}');
   await leaving.stop();
   await show('next', ['main']);
-  expect(await connection.hkeys(keys.facts('embed-x'))).toEqual(['next']);
-  expect(await connection.exists(keys.facts('embed-x-cpu'))).toBe(0);
+  expect(await place.connection.hkeys(keys.facts('embed-x'))).toEqual(['next']);
+  expect(await place.connection.exists(keys.facts('embed-x-cpu'))).toBe(0);
 });
 
 test('facts that cannot be read are those of a worker that tells nothing', async () => {
   await show('a', ['main'], { facts: undefined });
   await show('b', ['main']);
-  await connection.hset(keySpace(prefix).facts('embed-x'), 'b', '{"rates":3');
+  await place.connection.hset(keySpace(place.prefix).facts('embed-x'), 'b', '{"rates":3');
   expect((await fleet.read()).workers.map(({ facts }) => facts)).toEqual([undefined, undefined]);
 });
 
@@ -149,17 +104,29 @@ test('all are drained, those that start later too, until all are resumed', async
 
 test('the state of a worker is what it tells, and what is known of its queue now', async () => {
   const standing = { state: 'braked', reason: 'results fill it', sinceMs: 1 } as const;
-  await show('gpu-1', ['main'], { facts: () => ({ ...FACTS, standing }) });
-  await show('gpu-2', ['main'], { facts: () => ({ ...FACTS, standing: { ...standing, state: 'starting' } }) });
+  await show('gpu-1', ['main'], { facts: () => ({ ...WORKER_FACTS, standing }) });
+  await show('gpu-2', ['main'], { facts: () => ({ ...WORKER_FACTS, standing: { ...standing, state: 'starting' } }) });
   const states = async (): Promise<string[]> => (await fleet.read()).workers.map(({ state }) => state);
   expect(await states()).toEqual(['braked', 'starting']);
-  const queue = new Queue(mainQueue('x'), { prefix, connection });
+  const queue = place.queue(mainQueue('x'));
   await queue.pause();
   expect(await fleet.read()).toMatchObject({ lanes: { main: { isPaused: true }, cpu: { isPaused: false } } });
   expect(await states()).toEqual(['paused', 'starting']);
   await fleet.drain('gpu-1');
   expect(await states()).toEqual(['draining', 'starting']);
-  await queue.close();
+});
+
+const stateOf = (state: WorkerState, isDrained: boolean, isPaused: boolean): string =>
+  standingSeen({ ...WORKER_FACTS, standing: { state, reason: '', sinceMs: 0 } }, isDrained, isPaused).state;
+
+test('the state that is seen: as it told, and as its queue is now', () => {
+  expect(standingSeen(undefined, false, false).state).toBe('ready');
+  expect(stateOf('starting', false, true)).toBe('starting');
+  expect(stateOf('ready', false, true)).toBe('paused');
+  expect(stateOf('paused', false, false)).toBe('ready'); // it was resumed since
+  expect(stateOf('ready', true, false)).toBe('draining');
+  expect(stateOf('drained', true, false)).toBe('drained');
+  expect(standingSeen({ ...WORKER_FACTS, claims: 0 }, true, false).state).toBe('drained'); // 0.1.0 tells no state
 });
 
 test('a worker that is being started is shown as such and serves nobody', async () => {
@@ -175,15 +142,15 @@ test('a worker that is told to leave is known by its id, until it has left', asy
   await fleet.leave(['gpu-1']);
   expect((await fleet.read()).workers).toMatchObject([{ workerId: 'gpu-1', isLeaving: true, state: 'ready' }]);
   await leaving.stop();
-  expect(await connection.exists(keySpace(prefix).leaving(mainQueue('x')))).toBe(0);
+  expect(await place.connection.exists(keySpace(place.prefix).leaving(mainQueue('x')))).toBe(0);
 });
 
 test('a drain outlasts an outage in which everybody’s time ran out', async () => {
   const [drained, other] = [await show('drained', ['main', 'cpu']), await show('other', ['main', 'cpu'])];
   await fleet.drain('drained');
-  const { workers } = keySpace(prefix);
+  const { workers } = keySpace(place.prefix);
   for (const lane of ['embed-x', 'embed-x-cpu'])
-    for (const id of ['drained', 'other']) await connection.zadd(workers(lane), String(Date.now() - 60_000), id);
+    for (const id of ['drained', 'other']) await place.connection.zadd(workers(lane), String(Date.now() - 60_000), id);
   expect((await fleet.read()).workers).toEqual([]);
   await Reflect.apply(Reflect.get(other, 'show') as () => Promise<void>, other, []); // the first to show itself again
   expect((await fleet.read()).workers).toMatchObject([{ workerId: 'other', isDrained: false }]);
@@ -195,17 +162,17 @@ test('a drain outlasts an outage in which everybody’s time ran out', async () 
 });
 
 test('a drained worker that never comes back is forgotten after a day', async () => {
-  const keys = keySpace(prefix);
+  const keys = keySpace(place.prefix);
   for (const [id, agoMs] of [
     ['lately', 82_800_000],
     ['long-ago', 90_000_000],
   ] as const) {
-    await connection.zadd(keys.workers('embed-x'), String(Date.now() - agoMs), id);
-    await connection.sadd(keys.drained('embed-x'), id);
+    await place.connection.zadd(keys.workers('embed-x'), String(Date.now() - agoMs), id);
+    await place.connection.sadd(keys.drained('embed-x'), id);
   }
   await show('next', ['main']);
-  expect(await connection.smembers(keys.drained('embed-x'))).toEqual(['lately']);
-  expect(await connection.zrange(keys.workers('embed-x'), '0', '-1')).toEqual(['lately', 'next']);
+  expect(await place.connection.smembers(keys.drained('embed-x'))).toEqual(['lately']);
+  expect(await place.connection.zrange(keys.workers('embed-x'), '0', '-1')).toEqual(['lately', 'next']);
 });
 
 test('a worker that was drained and left does not come back drained', async () => {

@@ -1,63 +1,49 @@
-import { Queue } from 'bullmq';
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { keySpace } from '@shoal/contract';
-import { RecordingLogger } from '@shoal/core/testing';
 import { JobProducer } from '../producer/job-producer.ts';
-import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
-import { startTestServer, type TestServer } from '../testing.ts';
+import type { Redis } from '../redis/connection.ts';
+import { TestPlace, startTestServer } from '../testing.ts';
 import { BoardQueues } from '../upkeep/board-queues.ts';
 import { isQueueSeen, noteQueues, notedQueues, tidyNotedQueues } from './noted-queues.ts';
 import { servedQueues } from './served-queues.ts';
-import { WorkerPresence } from './worker-presence.ts';
 
-let server: TestServer;
+let place: TestPlace;
 let connection: Redis;
 let prefix: string;
-let prefixes = 0;
 
 beforeAll(async () => {
-  server = await startTestServer();
-  connection = openConnection({ url: server.url, name: 'test' });
+  place = new TestPlace(await startTestServer(), 'noted');
+  ({ connection } = place);
 });
-beforeEach(() => (prefix = `{t-noted-${++prefixes}}`));
-afterAll(async () => {
-  await closeConnection(connection);
-  await server.stop();
-});
+beforeEach(() => ({ prefix } = place));
+afterEach(() => place.clear());
+afterAll(() => place.stop());
 
 const set = async (): Promise<string[]> => (await connection.smembers(keySpace(prefix).queues())).toSorted();
 const scans = async (): Promise<number> =>
-  Number(/cmdstat_scan:calls=(\d+)/.exec(String(await server.command('INFO', 'commandstats')))?.[1] ?? 0);
+  Number(/cmdstat_scan:calls=(\d+)/.exec(String(await place.server.command('INFO', 'commandstats')))?.[1] ?? 0);
 
 async function addPlainly(name: string): Promise<void> {
-  const queue = new Queue(name, { prefix, connection });
-  await queue.add('embed', {}, { jobId: 'a' });
-  await queue.close();
+  await place.queue(name).add('embed', {}, { jobId: 'a' });
 }
 
 test('workers and producers enter their queues, and lists need no scan then', async () => {
-  const log = new RecordingLogger();
-  const producer = await JobProducer.connect({ redisUrl: server.url, prefix, queue: 'embed-x' });
-  const lanes = ['rerank-y', 'rerank-y-cpu'];
-  const presence = await WorkerPresence.connect({ redisUrl: server.url, prefix, queue: 'rerank-y', lanes, log });
-  await presence.start();
+  place.keep(await JobProducer.connect({ ...place.address, queue: 'embed-x' }));
+  await place.show('rerank-y', 'one', { lanes: ['rerank-y', 'rerank-y-cpu'] });
   await expect.poll(set).toEqual(['embed-x', 'rerank-y', 'rerank-y-cpu']);
-  const board = await BoardQueues.connect({ redisUrl: server.url, prefix });
+  const board = place.keep(await BoardQueues.connect(place.address));
   const before = await scans();
   expect(await notedQueues(connection, prefix)).toEqual(['embed-x', 'rerank-y', 'rerank-y-cpu']);
   expect((await board.find()).map(({ name }) => name)).toEqual(['embed-x', 'rerank-y', 'rerank-y-cpu']);
   expect(await servedQueues(connection, prefix)).toEqual(['rerank-y', 'rerank-y-cpu']);
   expect(await scans()).toBe(before);
-  await Promise.all([board.close(), presence.stop(), producer.close()]);
 });
 
 test('one that was obliterated is listed no longer and leaves the set at the next sweep', async () => {
   await addPlainly('embed-a');
   await addPlainly('embed-b');
   await noteQueues(connection, prefix, ['embed-a', 'embed-b']);
-  const queue = new Queue('embed-a', { prefix, connection });
-  await queue.obliterate({ force: true });
-  await queue.close();
+  await place.queue('embed-a').obliterate({ force: true });
   expect(await notedQueues(connection, prefix)).toEqual(['embed-b']);
   expect(await isQueueSeen(connection, prefix, 'embed-a')).toBe(false);
   await tidyNotedQueues(connection, prefix);

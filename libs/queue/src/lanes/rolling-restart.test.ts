@@ -1,21 +1,8 @@
 import { expect, test } from 'vitest';
 import { standingOf, type WorkerFacts } from '@shoal/core';
-import type { FleetView, LaneDepth, LiveWorker } from './fleet.ts';
+import { emptyLane } from '../testing.ts';
+import type { FleetView, LiveWorker } from './fleet.ts';
 import { planRestart, rollingRestart, type RollingOptions, type RollingStep } from './rolling-restart.ts';
-
-const depth = (queue: string): LaneDepth => ({
-  queue,
-  isPaused: false,
-  waiting: 0,
-  active: 0,
-  delayed: 0,
-  parked: {},
-  handedOver: 0,
-  failed: 0,
-  cancelled: 0,
-  oldestMs: 0,
-  oldestWaitingMs: { interactive: 0, bulk: 0 },
-});
 
 /** A fleet whose workers finish a claim between two looks, and are replaced when they leave, unless they are lost. */
 class FakeFleet {
@@ -39,7 +26,7 @@ class FakeFleet {
       const facts = { claims, standing, version } as unknown as WorkerFacts;
       return { workerId, lanes: ['main'], facts, isDrained, isLeaving: false, ...standing };
     });
-    const lanes = { main: depth('embed-x'), cpu: depth('embed-x-cpu') };
+    const lanes = { main: emptyLane('embed-x'), cpu: emptyLane('embed-x-cpu') };
     return { lanes, workers, starting: [], isAllDrained: false };
   }
 

@@ -1,39 +1,36 @@
 // What a process does that meets structures which it cannot read: it refuses before it has changed anything.
 
-import { afterAll, beforeAll, beforeEach, expect, test, vi } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { keySpace } from '@shoal/contract';
 import { RecordingLogger } from '@shoal/core/testing';
 import { Fleet } from '../lanes/fleet.ts';
 import { JobProducer } from '../producer/job-producer.ts';
 import { QueueGauge } from '../producer/queue-depth.ts';
-import { startTestServer, type TestServer } from '../testing.ts';
+import { TestPlace, startTestServer } from '../testing.ts';
 import { BoardQueues } from '../upkeep/board-queues.ts';
 import { QueueAdmin } from '../upkeep/queue-admin.ts';
 import { BullJobSource } from '../worker/bull-job-source.ts';
-import { closeConnection, openConnection, type Redis } from './connection.ts';
+import type { Redis } from './connection.ts';
 import { SCHEMA_VERSION, checkSchema } from './schema.ts';
 
-let server: TestServer;
+let place: TestPlace;
 let connection: Redis;
 let prefix: string;
-let prefixes = 0;
 
 beforeAll(async () => {
-  server = await startTestServer();
-  connection = openConnection({ url: server.url, name: 'test' });
+  place = new TestPlace(await startTestServer(), 'schema');
+  ({ connection } = place);
 });
-beforeEach(() => (prefix = `{t-schema-${++prefixes}}`));
-afterAll(async () => {
-  await closeConnection(connection);
-  await server.stop();
-});
+beforeEach(() => ({ prefix } = place));
+afterEach(() => place.clear());
+afterAll(() => place.stop());
 
 const schema = (): Promise<Record<string, string>> => connection.hgetall(keySpace(prefix).schema());
 
 function source(): BullJobSource {
   const log = new RecordingLogger();
   const lease = { leaseMs: 15_000, stalledCheckMs: 5_000 };
-  return new BullJobSource({ redisUrl: server.url, prefix, queue: 'embed-x', version: '1.2.3', ...lease, log });
+  return new BullJobSource({ ...place.address, queue: 'embed-x', version: '1.2.3', ...lease, log });
 }
 
 /** Every way into a queue that a process has. */
@@ -45,11 +42,11 @@ const DOORS: readonly (readonly [string, () => Promise<{ stop?(): Promise<void>;
         .start()
         .then(() => ({})),
   ],
-  ['a producer', () => JobProducer.connect({ redisUrl: server.url, prefix, queue: 'embed-x' })],
-  ['fleet commands', () => Fleet.connect({ redisUrl: server.url, prefix, queue: 'embed-x' })],
-  ['queue commands', () => QueueAdmin.connect({ redisUrl: server.url, prefix, queue: 'embed-x' })],
-  ['health checks', () => QueueGauge.connect({ redisUrl: server.url, prefix, queue: 'embed-x' })],
-  ['the dashboard', () => BoardQueues.connect({ redisUrl: server.url, prefix })],
+  ['a producer', () => JobProducer.connect({ ...place.address, queue: 'embed-x' })],
+  ['fleet commands', () => Fleet.connect({ ...place.address, queue: 'embed-x' })],
+  ['queue commands', () => QueueAdmin.connect({ ...place.address, queue: 'embed-x' })],
+  ['health checks', () => QueueGauge.connect({ ...place.address, queue: 'embed-x' })],
+  ['the dashboard', () => BoardQueues.connect(place.address)],
 ];
 
 test('the first worker writes it down, and the next one leaves it as it is', async () => {
@@ -77,7 +74,7 @@ test.each(DOORS)('%s refuses structures that only newer processes read, and chan
   });
   expect(await connection.keys(`${prefix}*`)).toEqual(before);
   await vi.waitFor(
-    async () => expect(String(await server.command('CLIENT', 'LIST'))).not.toMatch(/name=shoal/),
+    async () => expect(String(await place.server.command('CLIENT', 'LIST'))).not.toMatch(/name=shoal/),
     10_000,
   );
 });
