@@ -6,13 +6,13 @@ import type { AddressInfo } from 'node:net';
 import { fastify, type FastifyInstance } from 'fastify';
 import type { Logger, StoreFolders } from '@shoal/core';
 import { hostGuard, listenFailure, type HostGuard } from '@shoal/ops';
-import { BoardQueues, writeAudit } from '@shoal/queue';
+import { BoardQueues, FleetSurvey, mainLanes, writeAudit } from '@shoal/queue';
 import { DashboardKeys } from './access/dashboard-keys.ts';
 import { Gate } from './access/gate.ts';
 import { TrustedProxy } from './access/proxy.ts';
 import { addActions } from './actions/routes.ts';
 import { BOARD_PATH, addBoard } from './board/bull-board.ts';
-import { FleetReader, mainQueuesOf } from './fleet/fleet-reading.ts';
+import { FleetReader } from './fleet/fleet-reading.ts';
 import { LivePages } from './fleet/live.ts';
 import { QueueNames } from './fleet/queue-names.ts';
 import { addFleetMetrics } from './fleet-metrics.ts';
@@ -56,7 +56,8 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const proxy = proxyHeader === undefined ? undefined : new TrustedProxy({ header: proxyHeader, proxies, operators });
   const keys = keyFile === undefined ? undefined : await DashboardKeys.open(keyFile, log);
   const queues = await BoardQueues.connect({ redisUrl, prefix, log });
-  const reader = new FleetReader({ redisUrl, prefix, log });
+  const survey = await FleetSurvey.connect({ redisUrl, prefix, log });
+  const reader = new FleetReader({ survey, redisUrl, prefix, log });
   const app = fastify({
     forceCloseConnections: true,
     http: { requireHostHeader: false },
@@ -66,7 +67,7 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   guardHost(app, hostGuard(options));
   keepToItself(app);
   takeForms(app);
-  refuseWhileAway(app, queues);
+  refuseWhileAway(app, () => queues.isConnected && survey.isConnected);
   const gate = new Gate({ keys, proxy, log });
   gate.guard(app);
   const names = new QueueNames({ find: () => queues.find(), show: addBoard(app), log });
@@ -75,18 +76,18 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const live = new LivePages({ read: readFleet, find: (request) => gate.find(request), log });
   const tools = { redisUrl, prefix, log, queue: async (name: string) => reader.queue(await names.known(name)) };
   const look = async (asked: string): ReturnType<typeof searchJobs> =>
-    searchJobs(reader.server, prefix, mainQueuesOf(await names.now()), asked);
+    searchJobs(reader.server, prefix, mainLanes(await names.now()), asked);
   const texts =
     textsOf === undefined ? undefined : new FirstTexts({ connection: reader.server, prefix, store: textsOf });
   addPages(app, { readFleet, names, tools, live, look, texts });
   addActions(app, { gate, tools, audit: (entry) => writeAudit(reader.server, prefix, entry, log) });
-  const metrics = addFleetMetrics(app, options);
+  const metrics = addFleetMetrics(app, { ...options, survey });
   let stopping: Promise<void> | undefined;
   const stop = (): Promise<void> =>
     (stopping ??= (async () => {
       live.stop();
       await app.close();
-      await Promise.all([queues.close(), reader.close(), metrics.stop()]);
+      await Promise.all([queues.close(), reader.close(), metrics.stop(), survey.close()]);
     })());
   try {
     await app.listen({ host, port });
@@ -98,12 +99,12 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
 }
 
 /** Questions to a server that is away would wait for it, one more at each look of each browser. */
-function refuseWhileAway(app: FastifyInstance, queues: BoardQueues): void {
+function refuseWhileAway(app: FastifyInstance, isConnected: () => boolean): void {
   const away = 'the queue server is away; this page will be right again when it is back';
   app.addHook('onRequest', async (request, reply) => {
     const path = request.url.split('?')[0] ?? '';
     const asksServer = path.startsWith(`${BOARD_PATH}/api/`) || ASKING.test(path);
-    if (!asksServer || queues.isConnected) return;
+    if (!asksServer || isConnected()) return;
     void reply.status(503).header('retry-after', '5');
     await (path.startsWith(BOARD_PATH) ? reply.send({ error: away }) : reply.type('text/plain').send(`${away}\n`));
   });

@@ -4,9 +4,11 @@
 import type { FastifyInstance } from 'fastify';
 import type { Logger } from '@shoal/core';
 import { createExporterMetrics } from '@shoal/ops';
-import { FleetSurvey, ServerWatch } from '@shoal/queue';
+import { ServerWatch, type FleetSurvey } from '@shoal/queue';
 
 export interface FleetMetricsOptions {
+  /** Closed by whoever opened it. */
+  readonly survey: FleetSurvey;
   readonly redisUrl: string;
   readonly prefix: string;
   /** Of Shoal. */
@@ -17,9 +19,8 @@ export interface FleetMetricsOptions {
 /** Adds the routes; what they ask over is closed by `stop`. */
 export function addFleetMetrics(
   app: FastifyInstance,
-  { redisUrl, prefix, version = '', log }: FleetMetricsOptions,
+  { survey, redisUrl, prefix, version = '' }: FleetMetricsOptions,
 ): { stop(): Promise<void> } {
-  const survey = FleetSurvey.open({ redisUrl, prefix, log });
   const server = ServerWatch.open({ redisUrl, prefix });
   const metrics = createExporterMetrics({ process: 'dashboard', server, version, survey: () => survey.read() });
   server.onRoundTrip((ms) => metrics.roundTrip(ms));
@@ -30,5 +31,5 @@ export function addFleetMetrics(
       ? { status: 'ready' }
       : reply.status(503).send({ status: 'not ready', reasons: ['the queue server does not answer'] }),
   );
-  return { stop: async () => void (await Promise.all([survey.close(), server.stop()])) };
+  return { stop: () => server.stop() };
 }

@@ -22,7 +22,7 @@ export {
 export { QueueLook, whyOfJob, type JobAnswer, type QueueLookOptions } from './look/queue-look.ts';
 export { countWaiting, readTenants, type TenantLoad, type Tenants } from './look/tenants.ts';
 export { whyJob, whyUnknown, type JobSighting, type SightedState, type SeenWorker } from './look/why-job.ts';
-export { knownQueues } from './lanes/known-queues.ts';
+export { knownQueues, mainLanes } from './lanes/known-queues.ts';
 export { orderWaiting, type FairOrderOptions, type WaitingOrder } from './worker/fair-order.ts';
 export { notedQueues } from './lanes/noted-queues.ts';
 export { parkedJobs, totalOf, type ParkedJobs } from './worker/parking.ts';
@@ -119,6 +119,7 @@ export {
   type FleetSurveyOptions,
   type FleetSurveyed,
   type SurveyedQueue,
+  type UnreadQueue,
 } from './lanes/fleet-survey.ts';
 export { enterService, isSimulated, queueService, type QueueService } from './lanes/queue-service.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';

@@ -1,21 +1,24 @@
-// One look at the whole fleet: every queue of the prefix with its lanes and live workers, and what each worker did in the
-// last ten minutes, those included that died in that time. Read while somebody looks and at no other time; connections
-// are opened with the first look at a queue and kept.
+// One look at the whole fleet for the page: the survey of every queue, lanes put together, with what each worker did in the
+// last ten minutes, those included that died in that time, and whose jobs wait. Read while somebody looks and at no other
+// time; what acts on a queue is opened with the first action.
 
+import { cpuLaneOf } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import {
   Fleet,
   QueueAdmin,
   closeConnection,
+  mainLanes,
   openConnection,
   readHistory,
   readTenants,
   workersWithHistory,
-  type LaneCounts,
+  type FleetSurvey,
+  type FleetSurveyed,
   type LiveWorker,
-  type QueueCounts,
   type Redis,
   type StartingWorker,
+  type SurveyedQueue,
   type TenantLoad,
   type WorkerHistory,
 } from '@shoal/queue';
@@ -23,9 +26,9 @@ import {
 export interface QueueReading {
   /** The main lane. */
   readonly queue: string;
-  readonly lanes: readonly LaneCounts[];
+  readonly lanes: readonly SurveyedQueue[];
   readonly quarantined: number;
-  readonly reserved: QueueCounts['reserved'];
+  /** One that serves both lanes once, by id. */
   readonly workers: readonly LiveWorker[];
   /** Of the main lane and the CPU lane, that are being started and serve nobody yet. */
   readonly starting: readonly StartingWorker[];
@@ -41,6 +44,9 @@ export interface FleetReading {
   /** By the server's clock, epoch ms. */
   readonly atMs: number;
   readonly queues: readonly QueueReading[];
+  /** Of all queues: what is reserved of the server's memory, and what of it belongs to results that nobody has read. */
+  readonly reservedBytes: number;
+  readonly unreadBytes: number;
   /** By worker: of live ones and of `gone`. */
   readonly histories: ReadonlyMap<string, WorkerHistory>;
   /** Workers that died without a word in the last ten minutes. */
@@ -55,6 +61,8 @@ const WEIGH_EVERY_MS = 10_000;
 const MOST_WEIGHED = 2_000;
 
 export interface FleetReaderOptions {
+  /** Closed by whoever opened it. */
+  readonly survey: FleetSurvey;
   readonly redisUrl: string;
   readonly prefix: string;
   readonly log: Logger;
@@ -63,14 +71,18 @@ export interface FleetReaderOptions {
 interface OpenQueue {
   readonly fleet: Fleet;
   readonly admin: QueueAdmin;
-  tenants: readonly TenantLoad[];
-  weighAgainMs: number;
+}
+
+interface Weighed {
+  readonly tenants: readonly TenantLoad[];
+  readonly againMs: number;
 }
 
 export class FleetReader {
   private readonly options: FleetReaderOptions;
   private readonly connection: Redis;
   private readonly open = new Map<string, Promise<OpenQueue>>();
+  private readonly weighed = new Map<string, Weighed>();
   private known: ReadonlySet<string> = new Set();
   private lookForDeadMs = 0;
 
@@ -82,11 +94,10 @@ export class FleetReader {
 
   /** `names`: of all queues, lanes and quarantines among them. Throws QUEUE_UNREACHABLE. */
   async read(names: readonly string[]): Promise<FleetReading> {
-    const [clock, ...queues] = await Promise.all([
-      this.connection.time(),
-      ...mainQueuesOf(names).map((queue) => this.readQueue(queue)),
-    ]);
-    const atMs = Number(clock[0]) * 1_000 + Number(clock[1]) / 1_000;
+    const mains = mainLanes(names);
+    const surveyed = await this.options.survey.read(mains.flatMap((queue) => [queue, cpuLaneOf(queue)]));
+    const queues = await Promise.all(mains.map((queue) => this.readQueue(queue, surveyed)));
+    const { atMs, reservedBytes, unreadBytes } = surveyed;
     const live = new Set(queues.flatMap(({ workers }) => workers.map(({ workerId }) => workerId)));
     // of a queue that could not be read nobody knows who lives
     const unread = new Set(queues.flatMap(({ queue, problem }) => (problem === undefined ? [] : [queue])));
@@ -101,6 +112,8 @@ export class FleetReader {
     return {
       atMs,
       queues,
+      reservedBytes,
+      unreadBytes,
       histories: new Map(told.map((history) => [history.workerId, history])),
       gone: told.filter(
         ({ workerId, owner, steps }) =>
@@ -129,42 +142,33 @@ export class FleetReader {
   }
 
   /** A queue that cannot be read is shown as such; the others are there all the same. */
-  private async readQueue(queue: string): Promise<QueueReading> {
+  private async readQueue(queue: string, { queues, unread }: FleetSurveyed): Promise<QueueReading> {
+    const isHere = (one: { readonly queue: string }): boolean => [queue, cpuLaneOf(queue)].includes(one.queue);
+    const lanes = queues.filter(isHere);
     try {
-      const open = await this.queue(queue);
-      const { fleet, admin } = open;
-      const [view, counts] = await Promise.all([fleet.read(), admin.counts(), this.weigh(queue, open)]);
-      const { tenants } = open;
+      const problem = unread.find(isHere)?.problem;
+      if (problem !== undefined) return nothingOf(queue, problem);
       return {
         queue,
-        ...counts,
-        workers: view.workers,
-        starting: view.starting,
-        tenants,
-        isAllDrained: view.isAllDrained,
+        lanes,
+        quarantined: lanes[0]?.quarantined ?? 0,
+        workers: workersOf(lanes),
+        starting: byId(lanes.flatMap(({ starting }) => starting)),
+        tenants: await this.tenantsOf(queue),
+        isAllDrained: lanes.some(({ isAllDrained }) => isAllDrained),
       };
     } catch (error) {
-      const problem = error instanceof Error ? error.message : String(error);
-      const reserved = { rows: 0, bytes: 0, unreadBytes: 0 };
-      return {
-        queue,
-        lanes: [],
-        quarantined: 0,
-        reserved,
-        workers: [],
-        starting: [],
-        tenants: [],
-        isAllDrained: false,
-        problem,
-      };
+      return nothingOf(queue, error instanceof Error ? error.message : String(error));
     }
   }
 
-  private async weigh(queue: string, open: OpenQueue): Promise<void> {
-    if (performance.now() < open.weighAgainMs) return;
-    open.weighAgainMs = performance.now() + WEIGH_EVERY_MS;
-    const place = { prefix: this.options.prefix, queue };
-    open.tenants = (await readTenants(this.connection, place, MOST_WEIGHED)).tenants;
+  private async tenantsOf(queue: string): Promise<readonly TenantLoad[]> {
+    const known = this.weighed.get(queue);
+    if (known !== undefined && performance.now() < known.againMs) return known.tenants;
+    const againMs = performance.now() + WEIGH_EVERY_MS;
+    const { tenants } = await readTenants(this.connection, { prefix: this.options.prefix, queue }, MOST_WEIGHED);
+    this.weighed.set(queue, { tenants, againMs });
+    return tenants;
   }
 
   private async openQueue(queue: string): Promise<OpenQueue> {
@@ -173,7 +177,7 @@ export class FleetReader {
         Fleet.connect({ ...this.options, queue }),
         QueueAdmin.connect({ ...this.options, queue }),
       ]);
-      return { fleet, admin, tenants: [], weighAgainMs: 0 };
+      return { fleet, admin };
     } catch (error) {
       this.open.delete(queue);
       throw error;
@@ -188,7 +192,22 @@ export class FleetReader {
   }
 }
 
-/** Names of main lanes, of names of queues of any kind. */
-export function mainQueuesOf(names: readonly string[]): readonly string[] {
-  return [...new Set(names.map((name) => name.replace(/-quarantine$/, '').replace(/-cpu$/, '')))].sort();
+/** A worker of both lanes is paused where both are. */
+function workersOf(lanes: readonly SurveyedQueue[]): readonly LiveWorker[] {
+  const all = lanes.flatMap(({ live }) => live);
+  const awakeLast = all.toSorted((a, b) => Number(a.state !== 'paused') - Number(b.state !== 'paused'));
+  return byId(awakeLast).map((worker) => ({
+    ...worker,
+    lanes: all.filter(({ workerId }) => workerId === worker.workerId).flatMap((one) => one.lanes),
+  }));
+}
+
+/** Of those with the same id the last. */
+function byId<Worker extends { readonly workerId: string }>(all: readonly Worker[]): readonly Worker[] {
+  const last = new Map(all.map((one) => [one.workerId, one]));
+  return [...last.values()].toSorted((a, b) => (a.workerId < b.workerId ? -1 : 1));
+}
+
+function nothingOf(queue: string, problem: string): QueueReading {
+  return { queue, lanes: [], quarantined: 0, workers: [], starting: [], tenants: [], isAllDrained: false, problem };
 }

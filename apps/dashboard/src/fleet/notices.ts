@@ -25,7 +25,10 @@ function ofQueue(reading: QueueReading): readonly Notice[] {
 }
 
 function ofServing({ queue, lanes, workers, isAllDrained }: QueueReading): readonly Notice[] {
-  const waiting = lanes.reduce((sum, lane) => sum + lane.waiting + lane.delayed, 0);
+  const waiting = lanes.reduce(
+    (sum, { waiting: { interactive, bulk }, jobs }) => sum + interactive + bulk + jobs.delayed,
+    0,
+  );
   const wait = counted(waiting, 'job waits', 'jobs wait');
   if (lanes.some(({ isPaused }) => isPaused))
     return [{ isSerious: true, text: `${queue} is paused, ${wait}`, command: `shoal queue resume --queue ${queue}` }];

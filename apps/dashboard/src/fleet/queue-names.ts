@@ -4,8 +4,7 @@
 import type { FastifyInstance } from 'fastify';
 import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import type { BoardQueue } from '@shoal/queue';
-import { mainQueuesOf } from './fleet-reading.ts';
+import { mainLanes, type BoardQueue } from '@shoal/queue';
 
 export interface QueueNamesParts {
   readonly find: () => Promise<readonly BoardQueue[]>;
@@ -46,7 +45,7 @@ export class QueueNames {
 
   /** The name of a main lane that is there. Throws USAGE for another. */
   async known(queue: string): Promise<string> {
-    const known = mainQueuesOf(await this.now());
+    const known = mainLanes(await this.now());
     if (known.includes(queue)) return queue;
     const there = known.length === 0 ? 'there is none' : `there are ${known.join(', ')}`;
     throw new ShoalError('USAGE', `there is no queue "${queue.slice(0, 80)}"; ${there}`);

@@ -107,8 +107,8 @@ function figuresPart({ queues, histories, atMs }: FleetReading): Html {
       ${lineChart({ label: 'Busy share of all devices', points: all.busy, most: 1, say: shareText })}
     </li>
     <li>
-      <b>${sum(({ waiting, delayed }) => waiting + delayed).toLocaleString('en')}</b> jobs wait,
-      ${sum(({ active }) => active).toLocaleString('en')} run
+      <b>${sum(({ waiting, jobs }) => waiting.interactive + waiting.bulk + jobs.delayed).toLocaleString('en')}</b> jobs
+      wait, ${sum(({ jobs }) => jobs.active).toLocaleString('en')} run
     </li>
     <li><b>${spanText(oldestMs)}</b> the oldest waits</li>
     <li><b>${ready} of ${workers.length}</b> workers claim</li>

@@ -1,12 +1,12 @@
 // The queues as a table: a row a lane, with how long the oldest of each class has waited, and what an operator may do.
 
-import type { LaneCounts } from '@shoal/queue';
+import type { SurveyedQueue } from '@shoal/queue';
 import type { FleetReading, QueueReading } from '../fleet/fleet-reading.ts';
 import { html, type Html } from './html.ts';
 import { bytesText, spanText } from './words.ts';
 
-export function queueTable({ queues }: FleetReading, isOperator: boolean): Html {
-  const rows = queues.flatMap((queue) => rowsOf(queue, isOperator));
+export function queueTable(fleet: FleetReading, isOperator: boolean): Html {
+  const rows = fleet.queues.flatMap((queue) => rowsOf(fleet, queue, isOperator));
   return html`<table>
     <caption>
       Ages are true ages of the oldest job that waits, by the server's clock. Handed over: waits in the CPU lane.
@@ -40,7 +40,7 @@ export function queueTable({ queues }: FleetReading, isOperator: boolean): Html 
   </table>`;
 }
 
-function rowsOf(reading: QueueReading, isOperator: boolean): readonly Html[] {
+function rowsOf(fleet: FleetReading, reading: QueueReading, isOperator: boolean): readonly Html[] {
   const { queue, problem, lanes } = reading;
   if (problem !== undefined)
     return [
@@ -50,16 +50,17 @@ function rowsOf(reading: QueueReading, isOperator: boolean): readonly Html[] {
       </tr>`,
     ];
   const shown = lanes.filter((lane) => lane.queue === queue || hasAnything(lane));
-  return shown.map((lane) => rowOf(reading, lane, isOperator));
+  return shown.map((lane) => rowOf(fleet, reading, lane, isOperator));
 }
 
-function hasAnything({ waiting, active, delayed, failed, workers }: LaneCounts): boolean {
-  return waiting + active + delayed + failed + workers > 0;
+function hasAnything({ waiting, jobs, live }: SurveyedQueue): boolean {
+  return waiting.interactive + waiting.bulk + jobs.active + jobs.delayed + jobs.failed + live.length > 0;
 }
 
 function rowOf(
-  { queue, reserved, quarantined, isAllDrained }: QueueReading,
-  lane: LaneCounts,
+  { reservedBytes, unreadBytes }: FleetReading,
+  { queue, quarantined, isAllDrained }: QueueReading,
+  lane: SurveyedQueue,
   isOperator: boolean,
 ): Html {
   const isMain = lane.queue === queue;
@@ -68,15 +69,15 @@ function rowOf(
   return html`<tr id="lane-${lane.queue}">
     <th scope="row"><a href="/queues/queue/${encodeURIComponent(lane.queue)}">${lane.queue}</a></th>
     <td><span class="state ${state === 'open' ? 'good' : 'warn'}">${state}</span></td>
-    <td class="n">${number(lane.workers)}</td>
-    <td class="n">${number(lane.waiting + lane.delayed)}</td>
+    <td class="n">${number(lane.live.length)}</td>
+    <td class="n">${number(lane.waiting.interactive + lane.waiting.bulk + lane.jobs.delayed)}</td>
     <td class="n">${age(lane.oldestWaitingMs.interactive)}</td>
     <td class="n">${age(lane.oldestWaitingMs.bulk)}</td>
-    <td class="n">${number(lane.active)}</td>
-    <td class="n">${number(lane.handedOver)}</td>
-    <td class="n">${number(lane.failed)}</td>
-    <td class="n">${isMain && bytesText(reserved.bytes)}</td>
-    <td class="n">${isMain && bytesText(reserved.unreadBytes)}</td>
+    <td class="n">${number(lane.jobs.active)}</td>
+    <td class="n">${number(lane.jobs['handed-over'])}</td>
+    <td class="n">${number(lane.jobs.failed)}</td>
+    <td class="n">${isMain && bytesText(reservedBytes)}</td>
+    <td class="n">${isMain && bytesText(unreadBytes)}</td>
     <td class="n">${isMain && (quarantined > 0 ? html`<a href="/quarantine?queue=${at}">${quarantined}</a>` : '0')}</td>
     ${
       isOperator &&
@@ -94,7 +95,7 @@ function rowOf(
                 ? html`<a class="button small" href="/act/claim?queue=${at}&amp;worker=all">Claim again</a>`
                 : html`<a class="button small" href="/act/drain?queue=${at}&amp;worker=all">Drain all</a>`
             }
-            ${lane.failed > 0 && html`<a class="button small" href="/act/retry?queue=${at}">Retry failed</a>`}
+            ${lane.jobs.failed > 0 && html`<a class="button small" href="/act/retry?queue=${at}">Retry failed</a>`}
           </div>`
         }
       </td>`

@@ -2,10 +2,10 @@
 
 import type { FastifyInstance, FastifyReply } from 'fastify';
 import { ShoalError } from '@shoal/contract';
-import { Quarantine } from '@shoal/queue';
+import { Quarantine, mainLanes } from '@shoal/queue';
 import { refuse, visitorOf } from '../access/gate.ts';
 import type { ActionTools } from '../actions/plans.ts';
-import { mainQueuesOf, type FleetReading } from '../fleet/fleet-reading.ts';
+import type { FleetReading } from '../fleet/fleet-reading.ts';
 import type { LivePages } from '../fleet/live.ts';
 import type { QueueNames } from '../fleet/queue-names.ts';
 import type { FirstText, FirstTexts } from '../search/first-text.ts';
@@ -35,7 +35,7 @@ export function addPages(app: FastifyInstance, { readFleet, names, tools, live, 
   app.get<{ Querystring: { queue?: string } }>('/quarantine', async (request, reply) =>
     shown(reply, async () => {
       const { queue } = request.query;
-      const asked = typeof queue === 'string' ? [await names.known(queue)] : mainQueuesOf(await names.now());
+      const asked = typeof queue === 'string' ? [await names.known(queue)] : mainLanes(await names.now());
       return quarantinePage(await Promise.all(asked.map((name) => quarantineOf(name, tools))), visitorOf(request));
     }),
   );

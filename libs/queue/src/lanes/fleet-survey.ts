@@ -1,11 +1,12 @@
 // Every queue of a prefix at one look: jobs by state and class, how long the oldest wait, who serves it and in which
-// state, and for how many seconds of work what waits is. For the fleet exporter and the dashboard. Reads only: eight
-// commands for each queue and two for all together; where nobody has noted the queues, once a minute a scan for them, of
-// a million keys at most. A queue with a damaged key is left out, and costs no other.
+// state, and for how many seconds of work what waits is. For the fleet exporter and the dashboard's page. Reads only:
+// nine commands for each queue, one more while a worker starts there, and three for all together; where nobody has noted
+// the queues, once a minute a scan for them, of a million keys at most. A queue with a damaged key is told of as such,
+// and costs no other.
 
 import { DEFAULT_PREFIX, INTERACTIVE_ROWS, ShoalError, cpuLaneOf, keySpace, type KeySpace } from '@shoal/contract';
 import type { Logger, WorkerFacts, WorkerState } from '@shoal/core';
-import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
+import { closeConnection, connected, openConnection, type Redis } from '../redis/connection.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { literally } from '../redis/scan-pattern.ts';
 import { runScript } from '../redis/script.ts';
@@ -13,9 +14,10 @@ import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
 import { quarantineQueue } from '../upkeep/quarantine.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
-import { liveFacts } from './fleet.ts';
+import { findWrongKeys, isWrongType, queueDamaged } from '../upkeep/queue-keys.ts';
+import { liveFacts, standingSeen, startingWorkersOf, type LiveWorker, type StartingWorker } from './fleet.ts';
 import { SURVEY_QUEUE } from './lua/scripts.generated.ts';
-import { ALL_WORKERS, startingWorkers } from './worker-presence.ts';
+import { ALL_WORKERS } from './worker-presence.ts';
 
 export interface FleetSurveyOptions {
   readonly redisUrl: ServerAddress;
@@ -34,7 +36,13 @@ export interface SurveyedQueue {
   readonly reservedRows: number;
   readonly leftRows: number;
   readonly backlog: Backlog;
+  /** How many are in each state, those among them that are being started. */
   readonly workers: Readonly<Record<WorkerState, number>>;
+  /** Those that are seen in this queue, by id; one that serves two lanes is seen in both. */
+  readonly live: readonly LiveWorker[];
+  readonly starting: readonly StartingWorker[];
+  /** Whether workers that start later are drained as well. */
+  readonly isAllDrained: boolean;
   readonly isPaused: boolean;
   readonly quarantined: number;
   /** By the version of their format; they do not count as delayed. */
@@ -50,8 +58,17 @@ export interface Backlog {
   readonly seconds: number | undefined;
 }
 
+/** A queue that could not be read, and why, in a sentence. */
+export interface UnreadQueue {
+  readonly queue: string;
+  readonly problem: string;
+}
+
 export interface FleetSurveyed {
+  /** By the server's clock, epoch ms. */
+  readonly atMs: number;
   readonly queues: readonly SurveyedQueue[];
+  readonly unread: readonly UnreadQueue[];
   /** Of all queues: what is reserved of the server's memory, and what of it belongs to results that nobody has read. */
   readonly reservedBytes: number;
   readonly unreadBytes: number;
@@ -69,6 +86,8 @@ export class FleetSurvey {
   private readonly keys: KeySpace;
   private readonly log: Logger | undefined;
   private readonly names: QueueNames;
+  /** Those whose fault was logged: once, and not at each look. */
+  private readonly unwell = new Set<string>();
 
   private constructor(connection: Redis, { prefix = DEFAULT_PREFIX, log }: FleetSurveyOptions) {
     this.connection = connection;
@@ -84,20 +103,34 @@ export class FleetSurvey {
     return new FleetSurvey(openConnection({ url, prefix, name: 'shoal:survey', log }), options);
   }
 
+  /** The same, once it is connected. Throws QUEUE_UNREACHABLE as well. */
+  static async connect(options: FleetSurveyOptions): Promise<FleetSurvey> {
+    const { redisUrl: url, prefix, log } = options;
+    return new FleetSurvey(await connected({ url, prefix, name: 'shoal:survey', log }), options);
+  }
+
   /** Whether the server can be asked now; while it cannot, questions wait until it is back. */
   get isConnected(): boolean {
     return this.connection.status === 'ready';
   }
 
-  /** Throws QUEUE_UNREACHABLE, at once while the connection is lost. */
-  read(): Promise<FleetSurveyed> {
+  /**
+   * Of all queues of the prefix, or of those whose `names` are given. Throws QUEUE_UNREACHABLE, at once while the
+   * connection is lost.
+   */
+  read(names?: readonly string[]): Promise<FleetSurveyed> {
     return translated(async () => {
       if (!this.isConnected) throw new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
-      const names = await this.names.find();
-      const [reserved, unread] = await this.connection.hmget(this.keys.load(), 'bytes', 'unread');
-      const queues = await Promise.all(names.map((queue) => this.survey(queue)));
+      const asked = names ?? (await this.names.find());
+      const [[seconds, micros], [reserved, unread], read] = await Promise.all([
+        this.connection.time(),
+        this.connection.hmget(this.keys.load(), 'bytes', 'unread'),
+        Promise.all(asked.map((queue) => this.survey(queue))),
+      ]);
       return {
-        queues: queues.filter((found) => found !== undefined),
+        atMs: Number(seconds) * 1_000 + Number(micros) / 1_000,
+        queues: read.filter((one): one is SurveyedQueue => !('problem' in one)),
+        unread: read.filter((one): one is UnreadQueue => 'problem' in one),
         reservedBytes: Number(reserved ?? 0),
         unreadBytes: Number(unread ?? 0),
       };
@@ -109,26 +142,37 @@ export class FleetSurvey {
     return closeConnection(this.connection);
   }
 
-  private async survey(queue: string): Promise<SurveyedQueue | undefined> {
+  private async survey(queue: string): Promise<SurveyedQueue | UnreadQueue> {
     const place = { prefix: this.prefix, queue };
     try {
-      const [[counts], oldestWaitingMs, cancelled, facts, drained, starting, parked] = await Promise.all([
+      const [[counts], oldestWaitingMs, cancelled, facts, drained, leaving, starting, parked] = await Promise.all([
         runScript(this.connection, SURVEY_QUEUE, [this.questionsOf(queue)]),
         oldestWaiting(this.connection, place),
         countCancelled(this.connection, place),
         liveFacts(this.connection, queue, this.prefix),
         this.connection.smembers(this.keys.drained(mainOf(queue))),
-        startingWorkers(this.connection, queue, this.prefix),
+        this.connection.smembers(this.keys.leaving(mainOf(queue))),
+        startingWorkersOf(this.connection, queue, this.prefix),
         parkedJobs(this.connection, place),
       ]);
+      this.unwell.delete(queue);
       const [interactive, bulk, active, delayed, handedOver, completed, failed, paused, ...rest] = numbersIn(counts);
       const [reservedRows = 0, leftRows = 0, quarantined = 0] = rest;
       const isPaused = paused === 1;
       const waiting = { interactive: interactive ?? 0, bulk: bulk ?? 0 };
-      const seen = [...facts].map(([workerId, told]): Seen => ({
-        facts: told,
-        state: stateOf(told, { isPaused, isDrained: drained.includes(ALL_WORKERS) || drained.includes(workerId) }),
-      }));
+      const isAllDrained = drained.includes(ALL_WORKERS);
+      const byId = [...facts].toSorted(([a], [b]) => (a < b ? -1 : 1));
+      const live = byId.map(([workerId, told]): LiveWorker => {
+        const isDrained = isAllDrained || drained.includes(workerId);
+        return {
+          workerId,
+          lanes: [mainOf(queue) === queue ? 'main' : 'cpu'],
+          facts: told,
+          isDrained,
+          isLeaving: leaving.includes(workerId),
+          ...standingSeen(told, isDrained, isPaused),
+        };
+      });
       return {
         queue,
         waiting,
@@ -143,17 +187,27 @@ export class FleetSurvey {
         oldestWaitingMs,
         reservedRows,
         leftRows,
-        backlog: backlogOf(waiting.interactive + waiting.bulk, seen),
-        workers: countsOf([...seen, ...starting.map((): Seen => ({ facts: undefined, state: 'starting' }))]),
+        backlog: backlogOf(waiting.interactive + waiting.bulk, live),
+        workers: countsOf(live, starting.length),
+        live,
+        starting,
+        isAllDrained,
         isPaused,
         quarantined,
         parked,
       };
     } catch (error) {
       if (!this.isConnected) throw error;
-      this.log?.warn({ err: error, queue }, 'a queue could not be surveyed');
-      return undefined;
+      if (!this.unwell.has(queue)) this.log?.warn({ err: error, queue }, 'a queue could not be surveyed');
+      this.unwell.add(queue);
+      return { queue, problem: await this.problemOf(queue, error) };
     }
+  }
+
+  private async problemOf(queue: string, error: unknown): Promise<string> {
+    const wrong = isWrongType(error) ? await findWrongKeys(this.connection, { prefix: this.prefix, queue }) : [];
+    const told = wrong.length > 0 ? queueDamaged(wrong) : error;
+    return told instanceof Error ? told.message : String(told);
   }
 
   private questionsOf(queue: string): (string | number)[] {
@@ -240,26 +294,11 @@ function mainOf(queue: string): string {
 
 // ---- who serves it --------------------------------------------------------------------------------------------------
 
-interface Seen {
-  /** Undefined: it tells nothing of itself. */
-  readonly facts: WorkerFacts | undefined;
-  readonly state: WorkerState;
-}
+type Seen = Pick<LiveWorker, 'facts' | 'state'>;
 
-/** As it told two seconds ago, and what is known now. Workers of 0.1.0 do not tell it. */
-export function stateOf(
-  facts: WorkerFacts | undefined,
-  { isPaused, isDrained }: { readonly isPaused: boolean; readonly isDrained: boolean },
-): WorkerState {
-  if (isDrained || facts?.isDrained === true) return (facts?.claims ?? 0) > 0 ? 'draining' : 'drained';
-  const state = facts?.standing?.state ?? 'ready';
-  if (isPaused) return state === 'starting' ? state : 'paused';
-  return state === 'paused' ? 'ready' : state; // it was resumed since
-}
-
-function countsOf(seen: readonly Seen[]): Record<WorkerState, number> {
-  const counts = { starting: 0, ready: 0, braked: 0, paused: 0, draining: 0, drained: 0 };
-  for (const { state } of seen) counts[state]++;
+function countsOf(live: readonly Seen[], starting: number): Record<WorkerState, number> {
+  const counts = { starting, ready: 0, braked: 0, paused: 0, draining: 0, drained: 0 };
+  for (const { state } of live) counts[state]++;
   return counts;
 }
 

@@ -194,13 +194,7 @@ export class Fleet {
 
   private async askStarting(): Promise<StartingWorker[]> {
     const lanes = Object.values(this.queues);
-    const found = await Promise.all(
-      lanes.map(async ({ name }) => {
-        const ids = await startingWorkers(this.connection, name, this.prefix);
-        const told = ids.length === 0 ? [] : await this.connection.hmget(this.keys.startingFacts(name), ...ids);
-        return ids.map((workerId, at) => ({ ...parsedObject(told[at] ?? ''), workerId }));
-      }),
-    );
+    const found = await Promise.all(lanes.map(({ name }) => startingWorkersOf(this.connection, name, this.prefix)));
     return [...new Map(found.flat().map((one) => [one.workerId, one])).values()];
   }
 
@@ -348,6 +342,13 @@ export async function liveFacts(
     connection.hgetall(keySpace(prefix).facts(queue)),
   ]);
   return new Map(alive.map((workerId) => [workerId, parseFacts(facts[workerId])]));
+}
+
+/** Workers that are being started for a lane, with what they tell of themselves; a second command where there are any. */
+export async function startingWorkersOf(connection: Redis, queue: string, prefix: string): Promise<StartingWorker[]> {
+  const ids = await startingWorkers(connection, queue, prefix);
+  const told = ids.length === 0 ? [] : await connection.hmget(keySpace(prefix).startingFacts(queue), ...ids);
+  return ids.map((workerId, at) => ({ ...parsedObject(told[at] ?? ''), workerId }));
 }
 
 function oldestOf(oldestWaitingMs: OldestWaiting): Pick<LaneDepth, 'oldestMs' | 'oldestWaitingMs'> {
