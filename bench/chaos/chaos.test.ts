@@ -40,12 +40,14 @@ test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'
       { timeout: isNightly ? 1_200_000 : 280_000 },
     ).catch((error: unknown) => error as { readonly stdout: string });
     process.stdout.write(stdout);
-    const { acknowledged, completed, failed, lost, wrong, visibleTwice, open } = JSON.parse(stdout) as Record<
+    const { acknowledged, completed, failed, lost, wrong, visibleTwice, open, history } = JSON.parse(stdout) as Record<
       string,
       unknown
     >;
     expect({ lost, wrong, visibleTwice, open }).toEqual({ lost: 0, wrong: 0, visibleTwice: 0, open: 0 });
     expect(acknowledged).toBeGreaterThan(0);
+    expect(history).toMatchObject({ violations: 0, undecided: 0 });
+    expect((history as { readonly ids: number }).ids).toBeGreaterThan(0);
     expect(
       Number(completed) + Object.values(failed as Record<string, number>).reduce((sum, count) => sum + count, 0),
     ).toBe(acknowledged);

@@ -2,7 +2,7 @@
 // test model (one of them refuses rows of one kind, so that jobs are handed over to the CPU lane all the time),
 // producers that keep to what was acknowledged, and faults by a seed: SIGKILL of workers, executors and the server, cut
 // connections, an outage, memory that is full, fsyncs that take 300 ms. Every row of every answer is compared with an
-// undisturbed run's.
+// undisturbed run's, and what was called and answered is held against what is promised (docs/simulation.md).
 //
 //   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always]
 //       [--seed N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
@@ -11,22 +11,24 @@
 // one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
 // --slow 3 is the form for CI.
 
-import { fork, type ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import type { ChildProcess } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { keySpace, mainQueue } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
-import { openModel, openTokenizer } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
+import { HistoryWriter, Recorder } from '@shoal/world';
 import { readArguments } from '../rig/arguments.ts';
 import { Faults, canSlowDisk } from './faults.ts';
 import { SupervisedFleet } from './fleet.ts';
+import { judgeHistory } from './judge-history.ts';
+import { MODEL, REFUSED_TOKEN, prepareLoad, startProducer } from './load.ts';
+import { connectRaw } from './producer-parts.ts';
 import type { ProducerOrder, ProducerReport } from './producer.ts';
+import { QueueWitness } from './queue-witness.ts';
 import { randomFrom } from '../rig/ragged-corpus.ts';
-import { openBackend, runRows } from '../rig/sides.ts';
 
 const args = readArguments(import.meta.url, {
   seconds: { type: 'string', default: '600' },
@@ -41,25 +43,12 @@ const args = readArguments(import.meta.url, {
   'lease-ms': { type: 'string', default: '5000' },
   every: { type: 'string', default: '4' },
 });
-const MODEL = 'tiny-random';
-const ROWS = 4_096;
-const REFUSED_ROWS = 64;
-/** A token that no other row has. */
-const REFUSED_TOKEN = 77;
 /** How long everything may take to come to rest after the last fault. */
 const REST_MS = 180_000;
 const random = randomFrom(Number(args.seed));
 const seconds = Number(args.seconds);
 const workers = Number(args.workers);
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
-
-/** Rows of 4 to 40 tokens; the last ones have the token that the small device refuses. */
-function makeRows(): number[][] {
-  return Array.from({ length: ROWS }, (_, row) => {
-    const ids = Array.from({ length: 4 + Math.floor(random() * 37) }, () => 5 + Math.floor(random() * 60));
-    return row < ROWS - REFUSED_ROWS ? ids : [REFUSED_TOKEN, ...ids];
-  });
-}
 
 function workerSettings(index: number): Record<string, string> {
   return {
@@ -75,15 +64,12 @@ function workerSettings(index: number): Record<string, string> {
   };
 }
 
-async function startProducers(order: Omit<ProducerOrder, 'index'>): Promise<ChildProcess[]> {
+async function startProducers(order: Omit<ProducerOrder, 'index' | 'life' | 'historyPath'>, histories: string) {
   return Promise.all(
     Array.from({ length: Number(args.producers) }, async (_, index) => {
-      const child = fork(fileURLToPath(new URL('./producer.ts', import.meta.url)), [], {
-        stdio: ['ignore', 2, 2, 'ipc'],
-      });
+      const historyPath = join(histories, `producer-${index}.jsonl`);
+      const child = await startProducer({ ...order, index, life: 0, historyPath });
       child.once('exit', (code) => (code === 0 ? undefined : fail(`a producer ended with ${code}`)));
-      await once(child, 'spawn');
-      child.send({ ...order, index } satisfies ProducerOrder);
       return child;
     }),
   );
@@ -125,33 +111,32 @@ function failedOf(reports: readonly ProducerReport[]): Record<string, number> {
 async function main(): Promise<void> {
   process.stderr.write(`chaos: seed ${args.seed}\n`);
   const folder = mkdtempSync(join(tmpdir(), 'shoal-chaos-'));
-  const model = await openModel(MODEL, { cacheDir });
-  const tokenizer = await openTokenizer(model);
-  const rows = makeRows();
-  const backend = await openBackend(model, 1);
-  const expectedPath = join(folder, 'expected.f32');
-  writeFileSync(expectedPath, Buffer.from((await runRows(backend, rows)).vectors.buffer));
-  await backend.stop();
+  const histories = join(folder, 'history');
+  mkdirSync(histories);
+  const load = await prepareLoad(folder, cacheDir, random);
   const server = await startTestServer({ appendFsync: args.mode === 'always' ? 'always' : 'everysec' });
   const fleet = new SupervisedFleet({
     redisUrl: server.url,
     workers: Array.from({ length: workers }, (_, index) => workerSettings(index)),
   });
   await fleet.start();
-  const producers = await startProducers({
-    redisUrl: server.url,
-    seed: Number(args.seed),
-    mode: args.mode === 'always' ? 'once' : 'again',
-    window: Number(args.window),
-    model: `${model.name}@${model.revision}`,
-    slug: MODEL,
-    tokenizer: tokenizer.hash,
-    dims: model.dims,
-    rows,
-    refusedRows: Array.from({ length: REFUSED_ROWS }, (_, at) => ROWS - REFUSED_ROWS + at),
-    refusedEvery: 25,
-    expectedPath,
-  });
+  const history = new Recorder('chaos', new HistoryWriter(join(histories, 'chaos.jsonl')));
+  const witness = new QueueWitness(
+    await connectRaw(server.url),
+    keySpace().job(mainQueue(MODEL), '').slice(0, -1),
+    new Recorder('server', new HistoryWriter(join(histories, 'server.jsonl'))),
+  );
+  witness.start();
+  const producers = await startProducers(
+    {
+      ...load,
+      redisUrl: server.url,
+      seed: Number(args.seed),
+      mode: args.mode === 'always' ? 'once' : 'again',
+      window: Number(args.window),
+    },
+    histories,
+  );
   const startedMs = performance.now();
   const elapsed = (): number => (performance.now() - startedMs) / 1_000;
   const faults = new Faults({
@@ -161,6 +146,8 @@ async function main(): Promise<void> {
     random,
     outageMs: Number(args.outage) * 1_000,
     slowMs: Number(args.slow) * 1_000,
+    forgets: args.mode !== 'always',
+    history,
   });
   const isSlowable = canSlowDisk();
   if (!isSlowable) process.stderr.write('chaos: no round with a slow disk, strace cannot delay fsyncs here\n');
@@ -189,6 +176,9 @@ async function main(): Promise<void> {
   const ended = completed + Object.values(failed).reduce((total, count) => total + count, 0);
   const restSeconds = (performance.now() - restMs) / 1_000;
   const exitCodes = await fleet.stop();
+  await witness.stop();
+  history.observe('rest', '');
+  const judged = judgeHistory(histories, { settleMs: REST_MS });
   process.stdout.write(
     `${JSON.stringify({
       bench: 'chaos',
@@ -213,10 +203,13 @@ async function main(): Promise<void> {
       leftByThemselves: fleet.leftByThemselves,
       exitCodes,
       restSeconds: Number(restSeconds.toFixed(1)),
+      history: { ...judged, gaps: witness.gaps },
     })}\n`,
   );
   if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended)
     fail('something was lost, wrong, visible twice, or never ended');
+  if (judged.violations > 0 || judged.undecided > 0)
+    fail(`the history has ${judged.violations} violations and ${judged.undecided} jobs that nothing can be said of`);
   for (const child of producers) {
     child.removeAllListeners('exit');
     child.kill('SIGKILL');

@@ -4,6 +4,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { TestServer } from '@shoal/queue/testing';
+import { sharedClockMs, type Recorder } from '@shoal/world';
 import type { SupervisedFleet } from './fleet.ts';
 
 export type FaultKind = 'worker' | 'executor' | 'connections' | 'server' | 'outage' | 'full' | 'slow-fsync';
@@ -15,6 +16,9 @@ export interface FaultsOptions {
   readonly random: () => number;
   readonly outageMs: number;
   readonly slowMs: number;
+  /** Whether the server may forget what it acknowledged, when it is killed. */
+  readonly forgets: boolean;
+  readonly history: Recorder;
 }
 
 /** Out of a hundred; outage and slow disk come once each, at their time. */
@@ -26,6 +30,9 @@ const WEIGHTS: readonly (readonly [FaultKind, number])[] = [
   ['full', 7],
 ];
 const FSYNC_DELAY_US = 300_000;
+/** As much of what it acknowledged may a killed server forget, by its fsync of every second; and while that is slow. */
+const FORGOTTEN_MS = 2_000;
+const FORGOTTEN_SLOW_MS = 5_000;
 
 export class Faults {
   readonly counts: Record<FaultKind, number> = {
@@ -52,13 +59,24 @@ export class Faults {
   }
 
   async happen(kind: FaultKind): Promise<void> {
-    const { fleet, workers, random, outageMs } = this.options;
     this.counts[kind]++;
+    const index = Math.floor(this.options.random() * this.options.workers);
+    const isOne = kind === 'worker' || kind === 'executor';
+    const end = this.options.history.invoke('fault', '', {
+      outcome: kind,
+      ...(isOne ? { target: `${kind}-${index}` } : {}),
+    });
+    await this.carryOut(kind, index);
+    end('ok');
+  }
+
+  private async carryOut(kind: FaultKind, index: number): Promise<void> {
+    const { fleet, random, outageMs } = this.options;
     switch (kind) {
       case 'worker':
-        return fleet.killWorker(Math.floor(random() * workers));
+        return fleet.killWorker(index);
       case 'executor':
-        return fleet.killExecutor(Math.floor(random() * workers));
+        return fleet.killExecutor(index);
       case 'connections':
         return this.cutConnections();
       case 'server':
@@ -81,8 +99,14 @@ export class Faults {
   private async killServer(awayMs: number): Promise<void> {
     const { server } = this.options;
     await server.kill9();
+    this.forget(FORGOTTEN_MS);
     await sleep(awayMs);
     await server.restart();
+  }
+
+  private forget(ms: number): void {
+    const { forgets, history } = this.options;
+    if (forgets) history.observe('forget', '', { since: sharedClockMs() - ms });
   }
 
   /** For a few seconds there is room for next to nothing more. */
@@ -118,6 +142,7 @@ export class Faults {
     );
     await sleep(slowMs);
     await server.kill9();
+    this.forget(FORGOTTEN_SLOW_MS);
     trace.kill('SIGKILL');
     await server.restart();
   }

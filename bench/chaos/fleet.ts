@@ -39,9 +39,17 @@ export class SupervisedFleet {
     child.kill('SIGKILL');
   }
 
+  workerPid(index: number): number | undefined {
+    return this.children[index]?.pid;
+  }
+
+  executorPid(index: number): number | undefined {
+    const pid = this.workerPid(index);
+    return pid === undefined ? undefined : childrenOf(pid)[0];
+  }
+
   killExecutor(index: number): void {
-    const pid = this.children[index]?.pid;
-    const [executor] = pid === undefined ? [] : childrenOf(pid);
+    const executor = this.executorPid(index);
     if (executor !== undefined) process.kill(executor, 'SIGKILL');
   }
 

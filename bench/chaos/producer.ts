@@ -2,9 +2,11 @@
 // acknowledged, and compares every row of every answer with the undisturbed one. `again` adds a job anew when the
 // server no longer knows it, as the SDK does; `once` never does, so that whatever is lost is seen.
 
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  decodeResultHeader,
   encodeTokens,
   fingerprintOf,
   isShoalError,
@@ -14,12 +16,15 @@ import {
   type EmbedJobData,
 } from '@shoal/contract';
 import { systemClock } from '@shoal/core';
+import { HistoryWriter, Recorder, sharedClockMs } from '@shoal/world';
 import { JobProducer, ResultReader, connectRaw, type NewJob, type Redis } from './producer-parts.ts';
 import { randomFrom } from '../rig/ragged-corpus.ts';
 
 export interface ProducerOrder {
   readonly redisUrl: string;
   readonly index: number;
+  /** 0, and one more for each process that went on with the same ids. */
+  readonly life: number;
   readonly seed: number;
   readonly mode: 'again' | 'once';
   readonly window: number;
@@ -34,6 +39,8 @@ export interface ProducerOrder {
   readonly refusedEvery: number;
   /** File with rows × dims f32: what an undisturbed run gave. */
   readonly expectedPath: string;
+  /** File that gets what was called and answered; it must not be there. */
+  readonly historyPath: string;
 }
 
 export interface ProducerReport {
@@ -60,6 +67,11 @@ interface OpenJob {
   lookAtMs: number;
 }
 
+interface Seen {
+  readonly state: string;
+  readonly failedReason: string | undefined;
+}
+
 const LOOK_AFTER_MS = 2_000;
 /** Rows whose result is so large (24 KB here) that it is staged before its commit: one job in five. */
 const STAGED_ROWS = 192;
@@ -74,6 +86,7 @@ class ChaosProducer {
   private readonly raw: Redis;
   private readonly expected: Float32Array;
   private readonly random: () => number;
+  private readonly history: Recorder;
   private readonly open = new Map<string, OpenJob>();
   private readonly delivered: string[] = [];
   private made = 0;
@@ -100,6 +113,7 @@ class ChaosProducer {
     const bytes = readFileSync(order.expectedPath);
     this.expected = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
     this.random = randomFrom(order.seed * 1_000 + order.index);
+    this.history = new Recorder(`producer-${order.index}.${order.life}`, new HistoryWriter(order.historyPath));
     reader.onReply(({ completed, failed }) => {
       for (const jobId of [...completed, ...failed]) {
         const open = this.open.get(jobId);
@@ -117,7 +131,10 @@ class ChaosProducer {
     this.isAdding = false;
     while (this.open.size > 0) await sleep(50);
     for (let from = Math.max(0, this.delivered.length - ASKED_TWICE); from < this.delivered.length; from += 100) {
-      const answers = await this.reader.acknowledge(this.delivered.slice(from, from + 100));
+      const jobIds = this.delivered.slice(from, from + 100);
+      const ends = jobIds.map((jobId) => this.history.invoke('take', jobId));
+      const answers = await this.reader.acknowledge(jobIds);
+      for (const [at, { kind }] of answers.entries()) ends[at]!('ok', { outcome: kind });
       this.tally.visibleTwice += answers.filter(({ kind }) => kind === 'body').length;
     }
     return this.report();
@@ -140,9 +157,16 @@ class ChaosProducer {
     while (this.isAdding && this.open.size < this.order.window) this.make();
     const waiting = [...this.open.values()].filter(({ isAcknowledged }) => !isAcknowledged).slice(0, 32);
     if (waiting.length === 0) return;
-    const results = await this.producer.add(waiting.map(({ job }) => job));
+    const ends = waiting.map(({ job, rows }) =>
+      this.history.invoke('add', job.jobId, { fingerprint: job.data.fingerprint!, want: digestOf(rows) }),
+    );
+    const results = await this.producer.add(waiting.map(({ job }) => job)).catch((error: unknown) => {
+      for (const end of ends) end('unknown');
+      throw error;
+    });
     for (const [at, { outcome }] of results.entries()) {
       const open = waiting[at]!;
+      ends[at]!(outcome === 'refused' || outcome === 'conflict' ? 'fail' : 'ok', { outcome });
       if (outcome === 'refused') continue; // no room: it was never acknowledged
       if (outcome === 'conflict') throw new Error(`${open.job.jobId}: a conflict over an id that only we use`);
       open.isAcknowledged = true;
@@ -195,6 +219,7 @@ class ChaosProducer {
       .slice(0, 64);
     if (due.length === 0) return;
     const jobIds = due.map(({ job }) => job.jobId);
+    const since = sharedClockMs();
     // first: a result is there before its job is completed, not the other way round
     const states = await this.producer.states(jobIds);
     const [bodies, claims] = await Promise.all([
@@ -207,20 +232,39 @@ class ChaosProducer {
     for (const [at, open] of due.entries()) {
       open.isHeard = false;
       open.lookAtMs = nowMs + LOOK_AFTER_MS;
+      this.note(open, states[at]!, bodies[at], since);
       if (this.judge(open, states[at]!, bodies[at])) {
         taken.push(open.job.jobId);
         this.countClaims(claims[at] ?? []);
       }
     }
-    if (taken.length > 0) await this.reader.markTaken(taken);
+    if (taken.length === 0) return;
+    const ends = taken.map((jobId) => this.history.invoke('take', jobId));
+    await this.reader.markTaken(taken).catch((error: unknown) => {
+      for (const end of ends) end('unknown');
+      throw error;
+    });
+    for (const end of ends) end('ok', { outcome: 'mark' });
+  }
+
+  /** Writes down how a job ended and what is there of its result. */
+  private note({ job, rows }: OpenJob, { state, failedReason }: Seen, body: Buffer | undefined, since: number): void {
+    if (!['completed', 'failed', 'unknown'].includes(state)) return;
+    const code = state === 'failed' ? { code: parseFailedReason(failedReason ?? '').code } : {};
+    this.history.observe('see', job.jobId, { outcome: state, since, ...code });
+    if (state === 'failed') return;
+    const header = body === undefined ? undefined : decodeResultHeader(body);
+    this.history.observe('read', job.jobId, {
+      since,
+      outcome: header === undefined ? 'absent' : header.isTaken ? 'taken' : 'body',
+      ...(header === undefined || header.isTaken
+        ? {}
+        : { fingerprint: header.fingerprint, got: digestOf(this.rowsIn(openResult(body!).body, rows)) }),
+    });
   }
 
   /** True when its result was delivered now. */
-  private judge(
-    open: OpenJob,
-    { state, failedReason }: { readonly state: string; readonly failedReason: string | undefined },
-    body: Buffer | undefined,
-  ): boolean {
+  private judge(open: OpenJob, { state, failedReason }: Seen, body: Buffer | undefined): boolean {
     const { jobId } = open.job;
     if (state === 'failed') {
       const { code } = parseFailedReason(failedReason ?? '');
@@ -254,14 +298,20 @@ class ChaosProducer {
   private check(jobId: string, bytes: Buffer, rows: readonly number[]): void {
     const { dims } = this.order;
     const { header, body } = openResult(bytes);
-    const values = new Float32Array(Uint8Array.from(body).buffer);
     const isRight =
       header.rows === rows.length &&
       header.dims === dims &&
-      rows.every((row, at) => this.cosine(values, at * dims, row * dims) >= MIN_COSINE);
+      this.rowsIn(body, rows).every((row, at) => row === rows[at]);
     if (isRight) return;
     this.tally.wrong++;
     process.stderr.write(`wrong: ${jobId}\n`);
+  }
+
+  /** The rows that the vectors of a body are those of; -1 where one is not that of the row at its place. */
+  private rowsIn(body: Buffer, rows: readonly number[]): number[] {
+    const { dims } = this.order;
+    const values = new Float32Array(Uint8Array.from(body).buffer);
+    return rows.map((row, at) => (this.cosine(values, at * dims, row * dims) >= MIN_COSINE ? row : -1));
   }
 
   private cosine(values: Float32Array, at: number, expectedAt: number): number {
@@ -281,6 +331,11 @@ class ChaosProducer {
     this.tally.claimsKnown++;
     this.tally.claimedAgain += Math.max(0, Number(count) - 1);
   }
+}
+
+/** Of rows by their numbers, in order. */
+function digestOf(rows: readonly number[]): string {
+  return createHash('sha1').update(rows.join(' ')).digest('hex').slice(0, 12);
 }
 
 async function main(): Promise<void> {
