@@ -1,0 +1,137 @@
+// HTTP as a part of the stage of the matrix: its process, which somebody starts again at the same port when it is gone,
+// and callers that ask for the same texts all the time and compare each vector with that of a quiet moment.
+
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+
+const CALLERS = 3;
+const TEXTS = 24;
+const MIN_COSINE = 0.999999;
+const ANSWER_WITHIN_MS = 60_000;
+const RESTART_MS = 200;
+/** What a caller may be told while something is wrong: come back later. */
+const LATER = [429, 503, 504];
+
+export interface HttpReport {
+  /** Requests with the right vectors. */
+  readonly answered: number;
+  /** Told to come back. */
+  readonly refused: number;
+  /** Whose connection ended, or that nobody answered within a minute. */
+  readonly lost: number;
+  /** Other vectors, or another status. */
+  readonly wrong: number;
+}
+
+export class HttpLoad {
+  private readonly settings: Readonly<Record<string, string>>;
+  private readonly model: string;
+  private child: ChildProcess | undefined;
+  private url = '';
+  private expected: readonly (readonly number[])[] = [];
+  private isStopping = false;
+  private callers: Promise<unknown> = Promise.resolve();
+  private readonly tally = { answered: 0, refused: 0, lost: 0, wrong: 0 };
+
+  /** `settings`: environment of its process. */
+  constructor(model: string, settings: Readonly<Record<string, string>>) {
+    this.model = model;
+    this.settings = settings;
+  }
+
+  /** Resolves when callers are at work. Workers must be there. */
+  async start(): Promise<void> {
+    await this.launch('0');
+    const vectors = await this.ask(texts());
+    if (vectors === undefined) throw new Error('HTTP did not answer at a quiet moment');
+    this.expected = vectors;
+    this.callers = Promise.all(Array.from({ length: CALLERS }, (_, index) => this.call(index)));
+  }
+
+  get pid(): number | undefined {
+    return this.child?.pid;
+  }
+
+  kill(): void {
+    this.child?.kill('SIGKILL');
+  }
+
+  report(): HttpReport {
+    return { ...this.tally };
+  }
+
+  async stop(): Promise<void> {
+    this.isStopping = true;
+    await this.callers;
+    const child = this.child;
+    if (child === undefined) return;
+    const gone = once(child, 'exit');
+    child.kill('SIGTERM');
+    await gone;
+  }
+
+  private async launch(port: string): Promise<void> {
+    const child = fork(fileURLToPath(new URL('../../apps/producer/src/main.ts', import.meta.url)), [], {
+      env: { ...process.env, ...this.settings, SHOAL_HTTP_PORT: port },
+      stdio: ['ignore', 2, 2, 'ipc'],
+    });
+    this.child = child;
+    child.once('exit', () => {
+      this.child = undefined;
+      if (this.isStopping) return;
+      setTimeout(() => void this.launch(new URL(this.url).port), RESTART_MS);
+    });
+    const [said]: unknown[] = await Promise.race([once(child, 'message'), once(child, 'exit').then(() => [undefined])]);
+    if (typeof said === 'object' && said !== null && 'url' in said) this.url = String(said.url);
+    else if (port === '0') throw new Error('HTTP did not start');
+  }
+
+  private async call(index: number): Promise<void> {
+    const all = texts();
+    for (let turn = index; !this.isStopping; turn++) {
+      const from = (turn * 5) % (TEXTS - 4);
+      const vectors = await this.ask(all.slice(from, from + 4)).catch(() => {
+        this.tally.lost++;
+        return undefined;
+      });
+      if (vectors === undefined) await sleep(200);
+      else if (vectors.length === 4 && vectors.every((vector, at) => isSame(vector, this.expected[from + at]!)))
+        this.tally.answered++;
+      else this.tally.wrong++;
+    }
+  }
+
+  /** Vectors, or undefined where it was told to come back or answered otherwise. Rejects when nobody answers. */
+  private async ask(input: readonly string[]): Promise<readonly (readonly number[])[] | undefined> {
+    const response = await fetch(`${this.url}/v1/embeddings`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ model: this.model, input }),
+      signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
+    });
+    const body = (await response.json()) as { readonly data?: readonly { readonly embedding: readonly number[] }[] };
+    if (response.status === 200) return body.data!.map(({ embedding }) => embedding);
+    if (LATER.includes(response.status)) this.tally.refused++;
+    else {
+      this.tally.wrong++;
+      process.stderr.write(`http: ${response.status} ${JSON.stringify(body).slice(0, 300)}\n`);
+    }
+    return undefined;
+  }
+}
+
+function texts(): string[] {
+  return Array.from({ length: TEXTS }, (_, i) => `the cat and the dog ${'in the house '.repeat(i % 7)}${i}`);
+}
+
+function isSame(a: readonly number[], b: readonly number[]): boolean {
+  let [dot, aa, bb] = [0, 0, 0];
+  for (const [at, value] of a.entries()) {
+    dot += value * b[at]!;
+    aa += value * value;
+    bb += b[at]! * b[at]!;
+  }
+  return dot / Math.sqrt(aa * bb) >= MIN_COSINE;
+}

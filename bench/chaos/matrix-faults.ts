@@ -1,0 +1,208 @@
+// How each cell of the matrix is made: begun, left for some seconds, ended. What a fault takes away comes back by
+// itself; a process that ends of it is started again by whoever does so in production.
+
+import { execFileSync } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { sharedClockMs } from '@shoal/world';
+import type { BadWire, Trouble } from './bad-wire.ts';
+import type { CellName, FaultName, ProcessName } from './matrix-cells.ts';
+import type { Clocked, Stage, StageKind } from './matrix-stage.ts';
+
+/** Longer than a lease, so that claims are lost. */
+export const FAULT_MS = 8_000;
+const AWAY_MS = 1_000;
+const CUTS = 3;
+const HOURS = 2;
+/** What a server that is killed may forget of what it acknowledged. */
+const FORGOTTEN_MS = 2_000;
+/** Room that is left. */
+const SPARE_BYTES = 8 << 20;
+const SERVER_SPARE_BYTES = 100_000;
+const EXECUTORS = /^shoal:executor:/;
+const NOT_EXECUTORS = /^(?!shoal:executor:)/;
+
+type Made = 'http' | 'server' | 'replica' | 'sdk' | 'claimer' | 'executor';
+
+export function stageOf(name: CellName): StageKind {
+  const fault = name.split(':')[1] as FaultName;
+  return fault === 'ahead' || fault === 'behind' ? 'clock' : fault === 'disk' ? 'disk' : 'plain';
+}
+
+/** Resolves when the fault is over. Throws when it cannot be made: then nothing was shown. */
+export async function makeFault(stage: Stage, name: CellName): Promise<void> {
+  const [who, fault] = name.split(':') as [Made, FaultName];
+  const end = stage.history.invoke('fault', '', {
+    outcome: fault === 'ahead' || fault === 'behind' ? 'clock' : fault,
+    target: who,
+  });
+  await carryOut(stage, who, fault);
+  end('ok');
+}
+
+async function carryOut(stage: Stage, who: Made, fault: FaultName): Promise<void> {
+  switch (fault) {
+    case 'kill':
+      return kill(stage, who);
+    case 'stop':
+      return stop(pidOf(stage, who));
+    case 'ahead':
+    case 'behind':
+      return step(stage, who, fault === 'ahead' ? HOURS : -HOURS);
+    case 'disk':
+      return fillDisk(stage, who);
+    case 'read-only':
+      return readOnly(stage);
+    case 'descriptors':
+      return limit(pidOf(stage, who), 'nofile', (pid) => readdirSync(`/proc/${pid}/fd`).length);
+    case 'memory':
+      if (who === 'replica') return starveReplica(stage);
+      return who === 'server'
+        ? fillMemory(stage)
+        : limit(pidOf(stage, who), 'as', (pid) => addressSpace(pid) + SPARE_BYTES);
+    case 'cut':
+      return cut(stage, who);
+    case 'half-open':
+    case 'latency':
+    case 'one-way':
+      return spoil(stage, who, fault);
+  }
+}
+
+async function kill(stage: Stage, who: Made): Promise<void> {
+  switch (who) {
+    case 'server':
+      await stage.server.kill9();
+      stage.history.observe('forget', '', { since: sharedClockMs() - FORGOTTEN_MS });
+      await sleep(AWAY_MS);
+      return stage.server.restart();
+    case 'replica':
+      await stage.replica!.kill9();
+      await sleep(AWAY_MS);
+      return stage.replica!.restart();
+    case 'http':
+      pidOf(stage, who);
+      return stage.http!.kill();
+    case 'sdk':
+      await stage.killProducer();
+      await sleep(AWAY_MS);
+      return stage.startProducer();
+    case 'claimer':
+      pidOf(stage, who);
+      return stage.fleet.killWorker(0);
+    case 'executor':
+      pidOf(stage, who);
+      return stage.fleet.killExecutor(0);
+  }
+}
+
+async function stop(pid: number): Promise<void> {
+  process.kill(pid, 'SIGSTOP');
+  await sleep(FAULT_MS);
+  try {
+    process.kill(pid, 'SIGCONT');
+  } catch {
+    // it was killed for its silence
+  }
+}
+
+/** The processes of a worker share a clock. */
+async function step(stage: Stage, who: Made, hours: number): Promise<void> {
+  const of: Clocked = who === 'sdk' ? 'producer' : who === 'claimer' || who === 'executor' ? 'worker' : who;
+  stage.setClock(of, hours);
+  await sleep(FAULT_MS);
+  stage.setClock(of, 0);
+}
+
+async function fillDisk({ disks }: Stage, who: Made): Promise<void> {
+  const disk = disks![who === 'replica' ? 'replica' : 'server'];
+  disk.fill();
+  await sleep(FAULT_MS);
+  disk.empty();
+}
+
+/** It follows a server that is not there, and answers every write with READONLY. */
+async function readOnly({ server }: Stage): Promise<void> {
+  await server.command('REPLICAOF', '127.0.0.1', '1');
+  await sleep(FAULT_MS);
+  await server.command('REPLICAOF', 'NO', 'ONE');
+}
+
+async function fillMemory({ server }: Stage): Promise<void> {
+  const used = Number(/used_memory:(\d+)/.exec(String(await server.command('INFO', 'memory')))?.[1]);
+  await server.command('CONFIG', 'SET', 'maxmemory', used + SERVER_SPARE_BYTES);
+  await sleep(FAULT_MS);
+  await server.command('CONFIG', 'SET', 'maxmemory', 0);
+}
+
+/** A server that gets no memory ends; whoever keeps it starts it again. */
+async function starveReplica(stage: Stage): Promise<void> {
+  await limit(pidOf(stage, 'replica'), 'as', (pid) => addressSpace(pid));
+  await stage.replica!.restart();
+}
+
+/** A soft limit of a running process, and back. */
+async function limit(pid: number, name: 'nofile' | 'as', toBytes: (pid: number) => number): Promise<void> {
+  const before = softLimit(pid, name);
+  execFileSync('prlimit', ['--pid', String(pid), `--${name}=${toBytes(pid)}:`]);
+  await sleep(FAULT_MS);
+  try {
+    execFileSync('prlimit', ['--pid', String(pid), `--${name}=${before}:`], { stdio: 'ignore' });
+  } catch {
+    // it ended of it
+  }
+}
+
+function softLimit(pid: number, name: 'nofile' | 'as'): string {
+  const text = name === 'nofile' ? 'Max open files' : 'Max address space';
+  return new RegExp(`${text}\\s+(\\S+)`).exec(readFileSync(`/proc/${pid}/limits`, 'utf8'))![1]!;
+}
+
+function addressSpace(pid: number): number {
+  return 1_024 * Number(/VmSize:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]);
+}
+
+async function cut(stage: Stage, who: Made): Promise<void> {
+  for (let time = 0; time < CUTS; time++) {
+    if (who === 'server') {
+      await stage.server.command('CLIENT', 'KILL', 'TYPE', 'pubsub');
+      await stage.server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    } else if (who === 'replica') {
+      await stage.server.command('CLIENT', 'KILL', 'TYPE', 'replica');
+    } else {
+      const many = wiresOf(stage, who).map((wire) => wire.cut(connectionsOf(who)));
+      if (Math.max(...many) === 0) throw new Error(`the ${who} has no connection that could be cut`);
+    }
+    await sleep(AWAY_MS);
+  }
+}
+
+async function spoil(stage: Stage, who: Made, trouble: Trouble): Promise<void> {
+  const wires = wiresOf(stage, who);
+  for (const wire of wires) wire.begin(trouble, connectionsOf(who));
+  await sleep(FAULT_MS);
+  for (const wire of wires) wire.end();
+}
+
+function wiresOf({ wires }: Stage, who: ProcessName): readonly BadWire[] {
+  const { victim, other, producer, replica } = wires;
+  if (who === 'server') return [victim, other, producer];
+  return [who === 'sdk' ? producer : who === 'replica' ? replica : who === 'http' ? wires.http : victim];
+}
+
+function connectionsOf(who: Made): RegExp {
+  return who === 'executor' ? EXECUTORS : who === 'claimer' ? NOT_EXECUTORS : /^/;
+}
+
+function pidOf(stage: Stage, who: Made): number {
+  const pid = {
+    http: () => stage.http?.pid,
+    server: () => stage.server.pid,
+    replica: () => stage.replica?.pid,
+    sdk: () => stage.producerPid(),
+    claimer: () => stage.fleet.workerPid(0),
+    executor: () => stage.fleet.executorPid(0),
+  }[who]();
+  if (pid === undefined || pid === 0) throw new Error(`there is no ${who} that something could happen to`);
+  return pid;
+}

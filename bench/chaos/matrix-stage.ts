@@ -1,0 +1,245 @@
+// The stage of the matrix of faults: a queue server, with a replica or HTTP where that is asked for, two workers of
+// which the first is the victim, a producer, and a wire of its own for each, that can go bad. One history of all that was called
+// and answered.
+
+import type { ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { chmodSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { keySpace, mainQueue } from '@shoal/contract';
+import { SmallDisk } from '@shoal/fetch/testing';
+import { findServerProgram } from '@shoal/private-server';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { HistoryWriter, Recorder } from '@shoal/world';
+import { BadWire } from './bad-wire.ts';
+import { SupervisedFleet } from './fleet.ts';
+import { HttpLoad } from './http-load.ts';
+import { MODEL, startProducer, type Load } from './load.ts';
+import { connectRaw } from './producer-parts.ts';
+import type { ProducerReport } from './producer.ts';
+import { QueueWitness } from './queue-witness.ts';
+
+/** Faults that need their own: clocks under libfaketime, a file system that can be filled. */
+export type StageKind = 'plain' | 'clock' | 'disk';
+
+export interface StageOptions {
+  readonly kind: StageKind;
+  readonly folder: string;
+  readonly cacheDir: string;
+  readonly load: Load;
+  readonly seed: number;
+  readonly leaseMs: number;
+  readonly hasReplica: boolean;
+  readonly hasHttp: boolean;
+  /** libfaketime.so.1; needed by `clock`. */
+  readonly faketime: string | undefined;
+}
+
+export type Clocked = 'server' | 'replica' | 'worker' | 'producer' | 'http';
+
+const WINDOW = 20;
+const DISK_BYTES = 24_000_000;
+
+interface Wires {
+  readonly victim: BadWire;
+  readonly other: BadWire;
+  readonly producer: BadWire;
+  readonly replica: BadWire;
+  readonly http: BadWire;
+}
+
+interface Parts {
+  readonly server: TestServer;
+  readonly replica: TestServer | undefined;
+  readonly http: HttpLoad | undefined;
+  readonly fleet: SupervisedFleet;
+  readonly history: Recorder;
+  readonly histories: string;
+  readonly disks: Readonly<Record<'server' | 'replica', SmallDisk>> | undefined;
+  readonly wires: Wires;
+  readonly witness: QueueWitness;
+}
+
+export class Stage {
+  readonly server: TestServer;
+  readonly replica: TestServer | undefined;
+  readonly http: HttpLoad | undefined;
+  readonly fleet: SupervisedFleet;
+  readonly history: Recorder;
+  readonly histories: string;
+  /** Where their data lie, on a stage of kind `disk`. */
+  readonly disks: Parts['disks'];
+  readonly wires: Wires;
+  private readonly options: StageOptions;
+  private readonly witness: QueueWitness;
+  private producer: ChildProcess | undefined;
+  private lives = 0;
+
+  private constructor(options: StageOptions, parts: Parts) {
+    this.options = options;
+    this.server = parts.server;
+    this.fleet = parts.fleet;
+    this.history = parts.history;
+    this.histories = parts.histories;
+    this.replica = parts.replica;
+    this.http = parts.http;
+    this.disks = parts.disks;
+    this.wires = parts.wires;
+    this.witness = parts.witness;
+  }
+
+  /** Everybody at work when it resolves. Throws why this machine cannot have it. */
+  static async start(options: StageOptions): Promise<Stage> {
+    const { kind, folder, cacheDir, leaseMs } = options;
+    const histories = join(folder, `history-${kind}`);
+    mkdirSync(histories);
+    const disks = kind === 'disk' ? { server: diskOf(), replica: diskOf() } : undefined;
+    const startServer = async (of: 'server' | 'replica', args: readonly string[]): Promise<TestServer> =>
+      startTestServer({
+        ...(kind === 'clock' ? { program: await clockedServer(options, of) } : {}),
+        args: [...(disks === undefined ? [] : ['--dir', disks[of].folder]), ...args],
+      });
+    const server = await startServer('server', []);
+    const [victim, other, producer, following, asking] = await Promise.all(
+      [1, 2, 3, 4, 5].map(() => BadWire.open(server.url)),
+    );
+    const wires = { victim: victim!, other: other!, producer: producer!, replica: following!, http: asking! };
+    const follows = ['--replicaof', '127.0.0.1', new URL(wires.replica.url).port];
+    const replica = options.hasReplica ? await startServer('replica', follows) : undefined;
+    const worker = (wire: BadWire): Record<string, string> => ({
+      SHOAL_REDIS_URL: wire.url,
+      SHOAL_MODEL: MODEL,
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent',
+      SHOAL_LEASE_MS: String(leaseMs),
+      SHOAL_STALLED_CHECK_MS: String((leaseMs / 3) | 0),
+    });
+    const clock = kind === 'clock' ? clockOf(options, 'worker') : {};
+    const fleet = new SupervisedFleet({
+      redisUrl: server.url,
+      workers: [{ ...worker(wires.victim), ...clock }, worker(wires.other)],
+    });
+    await fleet.start();
+    const http = options.hasHttp ? httpOf(options, wires.http) : undefined;
+    await http?.start();
+    const witness = new QueueWitness(
+      await connectRaw(server.url),
+      keySpace().job(mainQueue(MODEL), '').slice(0, -1),
+      new Recorder('server', new HistoryWriter(join(histories, 'server.jsonl'))),
+    );
+    witness.start();
+    const history = new Recorder('matrix', new HistoryWriter(join(histories, 'matrix.jsonl')));
+    const stage = new Stage(options, { server, replica, http, fleet, history, histories, disks, wires, witness });
+    await stage.startProducer();
+    return stage;
+  }
+
+  /** The first, or the one that goes on with the ids of the one before. */
+  async startProducer(): Promise<void> {
+    const { load, seed, kind } = this.options;
+    const life = this.lives++;
+    this.producer = await startProducer(
+      {
+        ...load,
+        redisUrl: this.wires.producer.url,
+        seed,
+        index: 0,
+        life,
+        mode: 'again',
+        window: WINDOW,
+        historyPath: join(this.histories, `producer-${life}.jsonl`),
+      },
+      kind === 'clock' ? clockOf(this.options, 'producer') : {},
+    );
+  }
+
+  producerPid(): number {
+    return this.producer!.pid!;
+  }
+
+  async killProducer(): Promise<void> {
+    const gone = once(this.producer!, 'exit');
+    this.producer!.kill('SIGKILL');
+    await gone;
+  }
+
+  report(): Promise<ProducerReport> {
+    return this.ask('report');
+  }
+
+  /** No new jobs; resolves when all that were acknowledged have ended. */
+  finish(): Promise<ProducerReport> {
+    return this.ask('finish');
+  }
+
+  private async ask(message: 'report' | 'finish'): Promise<ProducerReport> {
+    const child = this.producer!;
+    return new Promise((resolve) => {
+      const hear = (report: ProducerReport & { readonly isFinal?: boolean }): void => {
+        if ((message === 'finish') !== (report.isFinal === true)) return;
+        child.off('message', hear);
+        resolve(report);
+      };
+      child.on('message', hear);
+      child.send(message);
+    });
+  }
+
+  setClock(of: Clocked, hours: number): void {
+    setClock(this.options.folder, of, hours);
+  }
+
+  async stop(): Promise<void> {
+    await this.http?.stop();
+    await this.fleet.stop();
+    await this.witness.stop();
+    await this.killProducer();
+    await Promise.all(Object.values(this.wires).map((wire) => wire.close()));
+    await this.replica?.stop();
+    await this.server.stop();
+    for (const disk of Object.values(this.disks ?? {})) disk.remove();
+  }
+}
+
+function httpOf(options: StageOptions, wire: BadWire): HttpLoad {
+  return new HttpLoad(MODEL, {
+    SHOAL_REDIS_URL: wire.url,
+    SHOAL_MODEL: MODEL,
+    SHOAL_CACHE_DIR: options.cacheDir,
+    SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent',
+    ...(options.kind === 'clock' ? clockOf(options, 'http') : {}),
+  });
+}
+
+function diskOf(): SmallDisk {
+  const disk = SmallDisk.make(DISK_BYTES);
+  if (typeof disk === 'string') throw new Error(disk);
+  return disk;
+}
+
+function setClock(folder: string, of: Clocked, hours: number): void {
+  writeFileSync(join(folder, 'next'), hours === 0 ? '+0' : `${hours > 0 ? '+' : '-'}${Math.abs(hours)}h`);
+  renameSync(join(folder, 'next'), join(folder, `clock-${of}`));
+}
+
+/** The environment under which a process has the clock of a file; it steps when the file is replaced. */
+function clockOf({ folder, faketime }: StageOptions, of: Clocked): Record<string, string> {
+  if (faketime === undefined) throw new Error('SHOAL_TEST_FAKETIME names no libfaketime');
+  setClock(folder, of, 0);
+  return {
+    LD_PRELOAD: faketime,
+    FAKETIME_TIMESTAMP_FILE: join(folder, `clock-${of}`),
+    FAKETIME_NO_CACHE: '1',
+    FAKETIME_DONT_FAKE_MONOTONIC: '1',
+  };
+}
+
+async function clockedServer(options: StageOptions, of: 'server' | 'replica'): Promise<string> {
+  const program = process.env['SHOAL_TEST_SERVER'] ?? (await findServerProgram({ cacheDir: options.cacheDir })).path;
+  const wrapper = join(options.folder, of);
+  const environment = Object.entries(clockOf(options, of)).map(([name, value]) => `${name}=${value}`);
+  writeFileSync(wrapper, `#!/bin/sh\nexec env ${environment.join(' ')} ${program} "$@"\n`);
+  chmodSync(wrapper, 0o755);
+  return wrapper;
+}
