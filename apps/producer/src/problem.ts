@@ -67,7 +67,16 @@ export function callerLeft(): Problem {
  * answer, so that callers who were refused together do not come back together.
  */
 export function spreadSeconds(seconds: number, random: () => number = Math.random): number {
-  return Math.ceil(seconds + random() * Math.max(3, seconds / 2));
+  return Math.ceil(seconds + random() * mostSpread(seconds));
+}
+
+/** What `spreadSeconds` adds on average, the rounding included. */
+export function meanSpreadSeconds(seconds: number): number {
+  return (mostSpread(seconds) + 1) / 2;
+}
+
+function mostSpread(seconds: number): number {
+  return Math.max(3, seconds / 2);
 }
 
 /** A server that restarts is back in two (facts: 1.1 to 2.1 s); longer outages are not ours to guess. */

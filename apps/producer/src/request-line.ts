@@ -12,7 +12,7 @@
 import { mainTenant } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
 import { Hold } from './byte-budget.ts';
-import { callerLeft, overloaded, type Problem } from './problem.ts';
+import { callerLeft, meanSpreadSeconds, overloaded, type Problem } from './problem.ts';
 
 export interface RequestLineOptions {
   readonly mostOpen: number;
@@ -46,8 +46,11 @@ const KNOWN_ENDINGS = 64;
 const FIRST_GUESS_SECONDS = 2;
 /** OpenAI's clients wait no longer than a minute because a server says so; half as long again is added in the answer. */
 const MOST_SECONDS = 40;
-/** What is added on average. */
-const SPREAD = 1.25;
+/**
+ * How much of the line one who comes back stands for: of the places that become free some go to those who were just
+ * answered and ask again at once.
+ */
+const RETURNING_WEIGHT = 1.5;
 /** Of the turns, kept for tenants with few; of these one tenant has a quarter at most. */
 const KEPT_SHARE = 1 / 8;
 const KEPT_FOR_ONE = 1 / 4;
@@ -143,15 +146,17 @@ export class RequestLine {
   }
 
   /**
-   * While callers were told to come back, half of the places to wait are given by lot, and the fewer the more of them are
-   * taken: else whoever was just answered and asks again takes each place as it becomes free, and who comes back when he
-   * was told to finds none, ever. (Random early detection; S. Floyd and V. Jacobson, 1993.)
+   * While as many callers as there are places were told to come back, places to wait are given by lot, and the fewer the
+   * more of them are taken: else whoever was just answered and asks again takes each place as it becomes free, and who
+   * comes back when he was told to finds none, ever. With fewer such callers the lot refuses fewer. Answers end several
+   * at a time, so that those who ask again come several at a time as well: with half of the places given by lot, of
+   * those 76 in a hundred got one, of who came back 49. (Random early detection; S. Floyd and V. Jacobson, 1993.)
    */
   private isFull(): boolean {
     const { mostWaiting, clock, random = Math.random } = this.options;
     if (this.waiting >= mostWaiting) return true;
-    const half = mostWaiting / 2;
-    return this.waiting > half && this.promised.after(clock.nowMs()) > 0 && random() < (this.waiting - half) / half;
+    const returning = this.promised.after(clock.nowMs());
+    return random() < (this.waiting / mostWaiting) * Math.min(1, returning / mostWaiting);
   }
 
   /**
@@ -184,13 +189,14 @@ export class RequestLine {
    */
   refusal(found: string): Problem {
     const seconds = this.retryAfterSeconds();
-    this.promised.add(this.options.clock.nowMs() + seconds * SPREAD * 1_000);
+    this.promised.add(this.options.clock.nowMs() + (seconds + meanSpreadSeconds(seconds)) * 1_000);
     return overloaded('too_many_requests', `${found}; try again in a while`, seconds);
   }
 
   private retryAfterSeconds(): number {
     const [first] = this.endingsMs;
-    const before = this.open + this.waiting + this.promised.after(this.options.clock.nowMs());
+    const returning = this.promised.after(this.options.clock.nowMs());
+    const before = this.open + this.waiting + returning * RETURNING_WEIGHT;
     const tookMs = first === undefined ? 0 : this.options.clock.nowMs() - first;
     const seconds = first === undefined ? FIRST_GUESS_SECONDS : (before * tookMs) / 1_000 / this.endingsMs.length;
     return Math.min(MOST_SECONDS, Math.max(1, seconds));
