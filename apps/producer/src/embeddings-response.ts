@@ -24,12 +24,20 @@ export function toResponse(
   encoding: 'float' | 'base64',
   { tokens, truncated }: Usage,
 ): JsonList {
+  const vector = (index: number): Float32Array => vectors.subarray(index * dims, (index + 1) * dims);
   const encode = encoding === 'base64' ? toBase64 : toNumbers;
   return new JsonList(
     rows,
-    (index) => ({ object: 'embedding', index, embedding: encode(vectors.subarray(index * dims, (index + 1) * dims)) }),
+    (index) => ({ object: 'embedding', index, embedding: encode(vector(index)) }),
     { model, usage: { prompt_tokens: tokens, total_tokens: tokens, truncated_inputs: truncated } },
+    'data',
+    encoding === 'base64' ? (index) => base64Item(index, vector(index)) : undefined,
   );
+}
+
+/** Base64 has nothing that JSON escapes; looking for it took four fifths of the time of an answer of 64 vectors. */
+function base64Item(index: number, vector: Float32Array): string {
+  return `{"object":"embedding","index":${index},"embedding":"${toBase64(vector)}"}`;
 }
 
 function toNumbers(vector: Float32Array): readonly number[] {

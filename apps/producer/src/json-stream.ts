@@ -11,12 +11,21 @@ export class JsonList {
   /** What stands beside `object` and the items. */
   readonly rest: object;
   readonly form: ListForm;
+  /** An item as JSON text, where that can be had for less than from the item. */
+  readonly text: ((index: number) => string) | undefined;
 
-  constructor(count: number, item: (index: number) => object | string, rest: object = {}, form: ListForm = 'data') {
+  constructor(
+    count: number,
+    item: (index: number) => object | string,
+    rest: object = {},
+    form: ListForm = 'data',
+    text?: (index: number) => string,
+  ) {
     this.count = count;
     this.item = item;
     this.rest = rest;
     this.form = form;
+    this.text = text;
   }
 
   /** As it would be in one piece. */
@@ -29,10 +38,16 @@ export class JsonList {
 const PIECE_CHARACTERS = 65_536;
 
 /** All of it as text, in pieces of about 64 KB, or of one item where that is longer. */
-export function* jsonPieces({ count, item, rest, form }: JsonList): Generator<string, void, undefined> {
+export function* jsonPieces({
+  count,
+  item,
+  rest,
+  form,
+  text = (index) => JSON.stringify(item(index)),
+}: JsonList): Generator<string, void, undefined> {
   let piece = form === 'bare' ? '[' : `{"object":"list","${form}":[`;
   for (let index = 0; index < count; index++) {
-    piece += (index === 0 ? '' : ',') + JSON.stringify(item(index));
+    piece += (index === 0 ? '' : ',') + text(index);
     if (piece.length < PIECE_CHARACTERS) continue;
     yield piece;
     piece = '';
