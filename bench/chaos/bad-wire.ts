@@ -131,6 +131,11 @@ export class BadWire {
     }
   }
 
+  /** Whether a connection of such a name is open. */
+  has(which: RegExp): boolean {
+    return [...this.connections].some(({ name, hasLost }) => which.test(name) && !hasLost);
+  }
+
   /** How many were cut. */
   cut(which = /^/): number {
     const chosen = [...this.connections].filter(({ name }) => which.test(name));

@@ -13,6 +13,7 @@ import type { Clocked, Stage, StageKind } from './matrix-stage.ts';
 export const FAULT_MS = 8_000;
 const AWAY_MS = 1_000;
 const CUTS = 3;
+const THERE_WITHIN_MS = 180_000;
 const HOURS = 2;
 /** What a server that is killed may forget of what it acknowledged. */
 const FORGOTTEN_MS = 2_000;
@@ -32,12 +33,22 @@ export function stageOf(name: CellName): StageKind {
 /** Resolves when the fault is over. Throws when it cannot be made: then nothing was shown. */
 export async function makeFault(stage: Stage, name: CellName): Promise<void> {
   const [who, fault] = name.split(':') as [Made, FaultName];
+  await whenThere(stage, who);
   const end = stage.history.invoke('fault', '', {
     outcome: fault === 'ahead' || fault === 'behind' ? 'clock' : fault,
     target: who,
   });
   await carryOut(stage, who, fault);
   end('ok');
+}
+
+/** It may be about to start again, after the fault before. */
+async function whenThere(stage: Stage, who: Made): Promise<void> {
+  for (const startedMs = performance.now(); performance.now() - startedMs < THERE_WITHIN_MS; await sleep(100)) {
+    const isConnected = who === 'server' || wiresOf(stage, who).some((wire) => wire.has(connectionsOf(who)));
+    if (findPid(stage, who) !== undefined && isConnected) return;
+  }
+  throw new Error(`there is no ${who} with a connection, for ${THERE_WITHIN_MS / 1_000} s`);
 }
 
 async function carryOut(stage: Stage, who: Made, fault: FaultName): Promise<void> {
@@ -170,8 +181,7 @@ async function cut(stage: Stage, who: Made): Promise<void> {
     } else if (who === 'replica') {
       await stage.server.command('CLIENT', 'KILL', 'TYPE', 'replica');
     } else {
-      const many = wiresOf(stage, who).map((wire) => wire.cut(connectionsOf(who)));
-      if (Math.max(...many) === 0) throw new Error(`the ${who} has no connection that could be cut`);
+      for (const wire of wiresOf(stage, who)) wire.cut(connectionsOf(who));
     }
     await sleep(AWAY_MS);
   }
@@ -195,6 +205,12 @@ function connectionsOf(who: Made): RegExp {
 }
 
 function pidOf(stage: Stage, who: Made): number {
+  const pid = findPid(stage, who);
+  if (pid === undefined) throw new Error(`there is no ${who} that something could happen to`);
+  return pid;
+}
+
+function findPid(stage: Stage, who: Made): number | undefined {
   const pid = {
     http: () => stage.http?.pid,
     server: () => stage.server.pid,
@@ -203,6 +219,5 @@ function pidOf(stage: Stage, who: Made): number {
     claimer: () => stage.fleet.workerPid(0),
     executor: () => stage.fleet.executorPid(0),
   }[who]();
-  if (pid === undefined || pid === 0) throw new Error(`there is no ${who} that something could happen to`);
-  return pid;
+  return pid === 0 ? undefined : pid;
 }
