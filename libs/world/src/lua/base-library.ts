@@ -81,10 +81,17 @@ export class ScriptRandom {
   }
 }
 
+/** Not JavaScript's: a value that is no number never wins, unless it comes first. */
 const most =
-  (name: string, choose: (...values: number[]) => number) =>
-  (...args: LuaValue[]) =>
-    args.length > 1 ? choose(...args.map((_, at) => numberAt(args, at + 1, name))) : numberAt(args, 1, name);
+  (name: string, wins: (value: number, best: number) => boolean) =>
+  (...args: LuaValue[]) => {
+    let best = numberAt(args, 1, name);
+    for (let place = 2; place <= args.length; place++) {
+      const value = numberAt(args, place, name);
+      if (wins(value, best)) best = value;
+    }
+    return best;
+  };
 const one =
   (name: string, compute: (value: number) => number) =>
   (...args: LuaValue[]) =>
@@ -133,8 +140,8 @@ export const FUNCTIONS: Readonly<Record<string, LuaFunction>> = {
   'math.sqrt': one('sqrt', Math.sqrt),
   'math.exp': one('exp', Math.exp),
   'math.log': one('log', Math.log),
-  'math.max': most('max', Math.max),
-  'math.min': most('min', Math.min),
+  'math.max': most('max', (value, best) => value > best),
+  'math.min': most('min', (value, best) => value < best),
   'math.pow': (...args) => numberAt(args, 1, 'pow') ** numberAt(args, 2, 'pow'),
   'math.fmod': (...args) => numberAt(args, 1, 'fmod') % numberAt(args, 2, 'fmod'),
   'cjson.encode': (...args) => {

@@ -105,7 +105,7 @@ class Compiler {
       case 'DoStatement':
         return `{\n${this.#block(node.body)}\n}`;
       case 'WhileStatement':
-        return `while (${this.#condition(node.condition)}) {\n${this.#block(node.body)}\n}`;
+        return `while (${this.#linedCondition(node.condition)}) {\n${this.#block(node.body)}\n}`;
       case 'RepeatStatement': {
         this.#scopes.push(new Map());
         const lines = node.body.map((statement) => this.#statement(statement));
@@ -118,7 +118,7 @@ class Compiler {
           .map((clause) => {
             const block = `{\n${this.#block(clause.body)}\n}`;
             if (clause.type === 'ElseClause') return block;
-            return `if (${this.#condition(clause.condition)}) ${block}`;
+            return `if (${this.#linedCondition(clause.condition)}) ${block}`;
           })
           .join(' else ');
       case 'ForNumericStatement':
@@ -146,6 +146,11 @@ class Compiler {
   /** A statement that calls something notes its line. */
   #lined(node: Statement, js: string): string {
     return /\(/.test(js) ? `H.line = ${node.loc?.start.line ?? 0}; ${js}` : js;
+  }
+
+  #linedCondition(node: Expression): string {
+    const js = this.#condition(node);
+    return /\(/.test(js) ? `H.line = ${node.loc?.start.line ?? 0}, ${js}` : js;
   }
 
   #local(variables: readonly Identifier[], init: readonly Expression[]): string {

@@ -10,16 +10,16 @@ export function formatNumber(value: number): string {
 export function formatG(value: number, digits: number): string {
   if (!Number.isFinite(value)) return formatSpecial(value);
   if (value === 0) return Object.is(value, -0) ? '-0' : '0';
-  const [mantissa = '', exponentText = ''] = value.toExponential(Math.max(digits, 1) - 1).split('e');
+  const [mantissa = '', exponentText = ''] = exponential(value, Math.max(digits, 1) - 1).split('e');
   const exponent = Number(exponentText);
   if (exponent < -4 || exponent >= digits) return withExponent(withoutZeros(mantissa), exponent);
-  return withoutZeros(value.toFixed(Math.min(Math.max(digits - 1 - exponent, 0), 100)));
+  return withoutZeros(fixed(value, Math.min(Math.max(digits - 1 - exponent, 0), 100)));
 }
 
 /** printf's `%.<digits>e`. */
 export function formatE(value: number, digits: number): string {
   if (!Number.isFinite(value)) return formatSpecial(value);
-  const [mantissa = '', exponent = ''] = value.toExponential(digits).split('e');
+  const [mantissa = '', exponent = ''] = exponential(value, digits).split('e');
   return withExponent(Object.is(value, -0) ? `-${mantissa}` : mantissa, Number(exponent));
 }
 
@@ -27,8 +27,36 @@ export function formatE(value: number, digits: number): string {
 export function formatF(value: number, digits: number): string {
   if (!Number.isFinite(value)) return formatSpecial(value);
   if (Math.abs(value) >= 1e21) return `${BigInt(value)}${digits > 0 ? `.${'0'.repeat(digits)}` : ''}`;
-  const text = value.toFixed(digits);
+  const text = fixed(value, digits);
   return Object.is(value, -0) ? `-${text}` : text;
+}
+
+/** So many digits more show that a number lies in the middle between two texts. */
+const PROOF = 30;
+
+/**
+ * toExponential as C has it: of two texts that are equally near the one that ends with an even digit. JavaScript takes the
+ * larger one.
+ */
+function exponential(value: number, digits: number): string {
+  const rounded = value.toExponential(digits);
+  const [mantissa = '', exponent = ''] = value.toExponential(Math.min(digits + PROOF, 100)).split('e');
+  const kept = mantissa.slice(0, mantissa.indexOf('.') + 1 + digits).replace(/\.$/, '');
+  return isMiddle(mantissa, kept) ? `${kept}e${exponent}` : rounded;
+}
+
+/** The same of toFixed. */
+function fixed(value: number, digits: number): string {
+  const rounded = value.toFixed(digits);
+  if (Number.isInteger(value)) return rounded;
+  const long = value.toFixed(Math.min(digits + PROOF, 100));
+  const kept = long.slice(0, long.indexOf('.') + 1 + digits).replace(/\.$/, '');
+  return isMiddle(long, kept) ? kept : rounded;
+}
+
+/** Whether a text goes on with 5 and zeros behind what is kept of it, and what is kept ends even. */
+function isMiddle(long: string, kept: string): boolean {
+  return /^\.?50*$/.test(long.slice(kept.length)) && /[02468]$/.test(kept);
 }
 
 /** A result that is no number has its sign set on x86, and prints so. */

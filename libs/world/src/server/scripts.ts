@@ -89,15 +89,19 @@ export function runScript(
   try {
     return toReply(first(script.run(host, new LuaTable([...keys]), new LuaTable([...args]))), flavour, 0);
   } catch (error) {
-    if (error instanceof LuaError) return raised(error.value, script.sha, host.line);
-    if (error instanceof RangeError) return raised('stack overflow', script.sha, host.line);
+    if (error instanceof LuaError) return raised(error.value, placeIn(script, host, flavour), host.line);
+    if (error instanceof RangeError) return raised('stack overflow', placeIn(script, host, flavour), host.line);
     throw error;
   }
 }
 
+/** Valkey 9 does not name the script any more. */
+function placeIn({ sha }: Script, { line }: Host, flavour: Flavour): string {
+  return ` script: ${flavour === 'valkey-9' ? '' : `${sha}, `}on @user_script:${line}.`;
+}
+
 /** The reply of an error that nobody in the script caught. */
-function raised(value: LuaValue, sha: string, line: number): Failure {
-  const where = ` script: ${sha}, on @user_script:${line}.`;
+function raised(value: LuaValue, where: string, line: number): Failure {
   if (value instanceof LuaTable) {
     const text = value.get('err');
     return new Failure(typeof text === 'string' ? `${text}${where}` : `ERR unknown error${where}`);
@@ -154,7 +158,10 @@ class Host implements ScriptHost {
     for (const arg of args) {
       if (typeof arg === 'string') texts.push(arg);
       else if (typeof arg === 'number') texts.push(argumentText(arg, this.#flavour));
-      else return new Failure('ERR Lua redis lib command arguments must be strings or integers');
+      else
+        return new Failure(
+          `ERR ${this.#flavour === 'valkey-9' ? 'Command' : 'Lua redis lib command'} arguments must be strings or integers`,
+        );
     }
     return this.#run(texts);
   }

@@ -80,6 +80,7 @@ function copy(context: CommandContext, args: readonly string[]): Reply {
   const [, from = '', to = '', ...words] = args;
   const isReplacing = words.length === 1 && words[0]!.toUpperCase() === 'REPLACE';
   if (words.length > 0 && !isReplacing) throw syntaxError();
+  if (from === to) throw new CommandError('ERR source and destination objects are the same');
   const entry = context.keys.find(from);
   if (entry === undefined || (!isReplacing && context.keys.find(to) !== undefined)) return 0;
   context.keys.put(to, cloneEntry(entry));

@@ -102,28 +102,33 @@ function setAt({ keys }: CommandContext, [, key = '', place, value = '']: readon
   return OK;
 }
 
+function notNegative(text: string, name: string): number {
+  const failure = (): CommandError => new CommandError(`ERR ${name} can't be negative`);
+  const number = integerOf(text, failure);
+  if (number < 0) throw failure();
+  return number;
+}
+
 function positions({ keys }: CommandContext, args: readonly string[]): Reply {
   const [, key = '', value = '', ...words] = args;
   let [rank, count, most]: [number, number | undefined, number] = [1, undefined, 0];
   for (let at = 0; at < words.length; at += 2) {
-    if (at + 1 >= words.length) throw syntaxError();
-    const number = integerOf(words[at + 1]);
+    const given = words[at + 1];
+    if (given === undefined) throw syntaxError();
     switch (words[at]!.toUpperCase()) {
       case 'RANK':
-        if (number === 0)
+        rank = integerOf(given);
+        if (rank === 0)
           throw new CommandError(
             "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... " +
               'or use negative to start from the end of the list',
           );
-        rank = number;
         break;
       case 'COUNT':
-        if (number < 0) throw new CommandError("ERR COUNT can't be negative");
-        count = number;
+        count = notNegative(given, 'COUNT');
         break;
       case 'MAXLEN':
-        if (number < 0) throw new CommandError("ERR MAXLEN can't be negative");
-        most = number;
+        most = notNegative(given, 'MAXLEN');
         break;
       default:
         throw syntaxError();
@@ -169,8 +174,8 @@ export const LIST_COMMANDS: Command[] = [
     lindex: [
       3,
       ({ keys }, [, key = '', given]) => {
-        const at = integerOf(given);
-        return keys.get(key, 'list')?.at(at) ?? null;
+        const list = keys.get(key, 'list');
+        return list?.at(integerOf(given)) ?? null;
       },
     ],
     lpos: [-3, positions],

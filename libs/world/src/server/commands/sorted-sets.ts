@@ -155,12 +155,14 @@ export function popScored({ keys }: CommandContext, key: string, end: 'min' | 'm
   return entry;
 }
 
+const notPositive = (): CommandError => new CommandError('ERR value is out of range, must be positive');
+
 function pop(end: 'min' | 'max') {
   return (context: CommandContext, args: readonly string[]): Reply => {
     const [name = '', key = '', given] = args;
     if (args.length > 3) throw new CommandError(`ERR wrong number of arguments for '${name.toLowerCase()}' command`);
-    const count = given === undefined ? 1 : integerOf(given);
-    if (count < 0) throw new CommandError('ERR value is out of range, must be positive');
+    const count = given === undefined ? 1 : integerOf(given, notPositive);
+    if (count < 0) throw notPositive();
     const size = context.keys.get(key, 'zset')?.size ?? 0;
     return told(
       context,

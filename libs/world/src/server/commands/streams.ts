@@ -57,8 +57,9 @@ function trimmed(stream: Stream, { by, isAbout, threshold }: Trim): number {
   }
   if (isAbout) {
     // Nodes end where so many were ever added; what of the first one is gone already counts as its own.
-    const firstNode = NODE_ENTRIES - ((stream.added - entries.length) % NODE_ENTRIES);
-    surplus = surplus < firstNode ? 0 : firstNode + Math.floor((surplus - firstNode) / NODE_ENTRIES) * NODE_ENTRIES;
+    const firstNode = Math.min(NODE_ENTRIES - ((stream.added - entries.length) % NODE_ENTRIES), entries.length);
+    if (surplus < entries.length)
+      surplus = surplus < firstNode ? 0 : firstNode + Math.floor((surplus - firstNode) / NODE_ENTRIES) * NODE_ENTRIES;
   }
   entries.splice(0, surplus);
   return surplus;
@@ -109,11 +110,13 @@ function range(isReverse: boolean) {
     if (args.length > 4 && (args.length !== 6 || word?.toUpperCase() !== 'COUNT')) throw syntaxError();
     const count = given === undefined ? Infinity : Math.max(integerOf(given), 0);
     const [from, to] = isReverse ? [bound(other, 0), bound(one, Infinity)] : [bound(one, 0), bound(other, Infinity)];
-    const found = (keys.get(key, 'stream')?.entries ?? []).filter((entry) => {
+    const stream = keys.get(key, 'stream');
+    if (stream === undefined) return [];
+    if (count === 0) return NO_LIST;
+    const found = stream.entries.filter((entry) => {
       const [low, high] = [compareIds(entry, from.id), compareIds(entry, to.id)];
       return (from.isExclusive ? low > 0 : low >= 0) && (to.isExclusive ? high < 0 : high <= 0);
     });
-    if (count === 0) return NO_LIST;
     return (isReverse ? found.toReversed() : found).slice(0, count).map(toldEntry);
   };
 }
