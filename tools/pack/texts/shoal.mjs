@@ -8,7 +8,11 @@ import { join } from 'node:path';
 
 const [major, minor] = process.versions.node.split('.').map(Number);
 if (major < 22 || (major === 22 && minor < 12)) {
-  process.stderr.write(`shoal: Node 22.12 or later is needed, and this is ${process.version} (https://nodejs.org)\n`);
+  process.stderr.write(
+    `shoal: Node 22.12 or later is needed, and this is ${process.version}.\n` +
+      'In a project: npm install node@22, which puts it beside shoal for npx and npm scripts and leaves yours as it is.\n' +
+      'For all of this user: nvm install 22 && nvm use 22, or https://nodejs.org; then npm i -g shoal again.\n',
+  );
   process.exit(1);
 }
 const { NODE_COMPILE_CACHE, SHOAL_CACHE_DIR, XDG_CACHE_HOME } = process.env;
