@@ -4,11 +4,12 @@
 
 import { readFile, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import type { S3Place } from '@shoal/fetch/s3';
 import { idsPath, scalesPath, skippedPath } from '../output/beside.ts';
 import { TRIAL_NAME, differences, withOrigin, type RunRequest } from '../output/run-state.ts';
 import type { FileTarget } from '../output/target.ts';
 import { downloadProgress } from '../progress.ts';
-import { S3Object, type BegunUpload, type S3Place } from '../sinks/s3.ts';
+import type { BegunUpload, S3Object } from '../sinks/s3.ts';
 import { say, type Terminal } from '../terminal.ts';
 import type { Done } from './report.ts';
 

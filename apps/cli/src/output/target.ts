@@ -8,7 +8,7 @@ import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { compressionOf, refuseMissingCodec, withoutCompression, type Compression } from '../compression.ts';
 import type { Input } from '../input/files.ts';
-import type { S3Place } from '../sinks/s3.ts';
+import type { S3Place } from '@shoal/fetch/s3';
 import type { SinkPlace } from '../sinks/sink.ts';
 
 export const OUTPUT_FORMATS = ['jsonl', 'csv', 'npy', 'arrow', 'parquet'] as const;

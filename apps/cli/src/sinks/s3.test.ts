@@ -3,16 +3,15 @@
 
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
-import { once } from 'node:events';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { CreateBucketCommand, GetObjectCommand, PutObjectCommand, S3Client } from '@aws-sdk/client-s3';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { S3Bucket, gathered } from '@shoal/fetch/s3';
 import { startS3Server, type S3Server } from '@shoal/queue/testing';
 import { checkTarget } from '../output/target.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
-import { S3Object, s3Place, type BegunUpload, type UploadTerms } from './s3.ts';
+import { Way } from '../testing/way.ts';
+import { S3Object, objectPlace, type BegunUpload, type UploadTerms } from './s3.ts';
 
 describe('an address', () => {
   test.each([
@@ -21,11 +20,11 @@ describe('an address', () => {
     ['file.jsonl', undefined],
     ['http://bucket/x', undefined],
   ])('%s is read', (address, place) => {
-    expect(s3Place(address)).toEqual(place && { name: address, ...place });
+    expect(objectPlace(address, 'output')).toEqual(place && { name: address, ...place });
   });
 
   test.each(['s3://', 's3://bucket', 's3://bucket/', 's3://B/x', 's3://bucket/folder/'])('%s is refused', (address) => {
-    expect(() => s3Place(address)).toThrow('must be s3://BUCKET/KEY');
+    expect(() => objectPlace(address, 'output')).toThrow('must be s3://BUCKET/KEY');
   });
 });
 
@@ -36,39 +35,7 @@ test('other commands write no objects', async () => {
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 if (!isNightly) console.warn('uploads into a bucket are tried at night alone, with moto (npm run test:nightly)');
 
-/** Between the client and the store: taken away, nobody listens, and what was open breaks. */
-class Way {
-  private readonly target: number;
-  private readonly sockets = new Set<Socket>();
-  private server: Server | undefined;
-  port = 0;
-
-  constructor(target: number) {
-    this.target = target;
-  }
-
-  async open(): Promise<void> {
-    this.server = createServer((socket) => {
-      const other = connect(this.target, '127.0.0.1');
-      for (const one of [socket, other]) {
-        this.sockets.add(one);
-        one.on('error', () => undefined).once('close', () => this.sockets.delete(one));
-      }
-      socket.pipe(other).pipe(socket);
-    }).listen(this.port, '127.0.0.1');
-    await once(this.server, 'listening');
-    this.port = (this.server.address() as AddressInfo).port;
-  }
-
-  async close(): Promise<void> {
-    const gone = once(this.server!, 'close');
-    this.server!.close();
-    for (const socket of this.sockets) socket.destroy();
-    await gone;
-  }
-}
-
-const opened = (key: string): Promise<S3Object> => S3Object.open(s3Place(`s3://shoal/${key}`)!);
+const opened = (key: string): Promise<S3Object> => S3Object.open(objectPlace(`s3://shoal/${key}`, 'output')!);
 
 interface Heard {
   readonly away: string[];
@@ -82,7 +49,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
   const PART = 5 << 20; // S3 takes no smaller parts but for the last
   let s3: S3Server;
   let way: Way;
-  let client: S3Client;
+  let bucket: S3Bucket;
   let folder: string;
 
   beforeAll(async () => {
@@ -91,21 +58,18 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     await way.open();
     folder = mkdtempSync(join(tmpdir(), 'shoal-s3-'));
     Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}` });
-    client = new S3Client({ endpoint: s3.endpoint, forcePathStyle: true, region: 'us-east-1' });
-    await client.send(new CreateBucketCommand({ Bucket: 'shoal' }));
+    await s3.makeBucket('shoal');
+    bucket = await S3Bucket.open('shoal', { endpoint: s3.endpoint });
   }, 600_000);
   afterAll(async () => {
     delete process.env['AWS_ENDPOINT_URL_S3'];
-    client.destroy();
+    bucket.close();
     await way.close();
     await s3.stop();
     rmSync(folder, { recursive: true });
   });
 
-  const objectOf = async (Key: string): Promise<Buffer> => {
-    const { Body } = await client.send(new GetObjectCommand({ Bucket: 'shoal', Key }));
-    return Buffer.from(await Body!.transformToByteArray());
-  };
+  const objectOf = async (key: string): Promise<Buffer> => gathered((await bucket.get(key))!.pieces);
 
   function fileOf(bytes: number): { readonly path: string; readonly content: Buffer } {
     const path = join(folder, `${bytes}`);
@@ -166,7 +130,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     const { path } = fileOf(bytes);
     for (const before of [undefined, 'first']) {
       const key = `changed/${bytes}/${before}`;
-      const put = (Body: string) => client.send(new PutObjectCommand({ Bucket: 'shoal', Key: key, Body }));
+      const put = (content: string) => bucket.put(key, Buffer.from(content));
       if (before !== undefined) await put(before);
       const object = await opened(key);
       await put('theirs');
@@ -181,7 +145,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
   });
 
   test('a bucket that is not there is refused before anything is computed', async () => {
-    await expect(S3Object.open(s3Place('s3://nothing-here/x')!)).rejects.toThrow(
+    await expect(S3Object.open(objectPlace('s3://nothing-here/x', 'output')!)).rejects.toThrow(
       'cannot write s3://nothing-here/x: there is no bucket nothing-here',
     );
   });

@@ -1,6 +1,5 @@
 // The storage in a bucket against a real server of S3's protocol, moto's, which is installed from PyPI: at night alone.
 
-import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { startS3Server, type S3Server } from '@shoal/queue/testing';
 import { S3Storage, parseS3 } from './s3-storage.ts';
@@ -30,9 +29,7 @@ describe.skipIf(!isNightly)('with a server', () => {
     s3 = await startS3Server();
     ({ endpoint } = s3);
     Object.assign(process.env, s3.credentials);
-    const client = new S3Client({ endpoint, forcePathStyle: true, region: 'us-east-1' });
-    await client.send(new CreateBucketCommand({ Bucket: 'shoal' }));
-    client.destroy();
+    await s3.makeBucket('shoal');
   }, 600_000);
   afterAll(() => s3.stop());
 

@@ -16,6 +16,7 @@ export interface S3Server {
   readonly endpoint: string;
   /** The environment of who asks it. */
   readonly credentials: Readonly<Record<string, string>>;
+  makeBucket(name: string): Promise<void>;
   /** Freezes it, and lets it go on: a store that is away. */
   pause(): void;
   resume(): void;
@@ -47,6 +48,10 @@ export async function startS3Server(): Promise<S3Server> {
   return {
     endpoint,
     credentials: CREDENTIALS,
+    makeBucket: async (name) => {
+      const { ok, status } = await fetch(`${endpoint}/${name}`, { method: 'PUT' });
+      if (!ok) throw new Error(`moto makes no bucket: ${status}`);
+    },
     pause: () => void moto.kill('SIGSTOP'),
     resume: () => void moto.kill('SIGCONT'),
     stop: async () => {

@@ -1,0 +1,307 @@
+// A bucket of S3, or of what speaks its protocol: the only importer of AWS's SDK, which is loaded when a bucket is opened.
+// Credentials and region come from where all of AWS's tools have them. Whatever fails is an S3Failure that says whether to
+// wait, whether somebody else was first, or whether nothing is there; what that means is the caller's business.
+
+import { setTimeout as wait } from 'node:timers/promises';
+import type { S3Client } from '@aws-sdk/client-s3';
+
+type Sdk = typeof import('@aws-sdk/client-s3');
+
+/** An object of a bucket. */
+export interface S3Place {
+  /** s3://BUCKET/KEY */
+  readonly name: string;
+  readonly bucket: string;
+  readonly key: string;
+}
+
+/** The object that an address names; undefined where it is none of S3's. A TypeError for one that is not whole. */
+export function s3Place(address: string): S3Place | undefined {
+  if (!address.startsWith('s3://')) return undefined;
+  const [, bucket, key] = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])\/(.*[^/])$/s.exec(address) ?? [];
+  if (bucket === undefined || key === undefined) throw new TypeError('must be s3://BUCKET/KEY');
+  if (Buffer.byteLength(key) > 1_024) throw new TypeError('has a key of more than the 1,024 bytes that S3 takes');
+  return { name: address, bucket, key };
+}
+
+export interface S3Facts {
+  /** Its ETag. */
+  readonly version: string;
+  readonly bytes: number;
+  readonly modifiedMs: number;
+}
+
+export interface S3Bytes {
+  readonly version: string;
+  readonly pieces: AsyncIterable<Uint8Array>;
+}
+
+/** All of some pieces. */
+export async function gathered(pieces: AsyncIterable<Uint8Array>): Promise<Buffer> {
+  const all: Uint8Array[] = [];
+  for await (const piece of pieces) all.push(piece);
+  return Buffer.concat(all);
+}
+
+/** A write that happens only where the object has this version, or is not there (undefined). */
+export interface S3Condition {
+  readonly version: string | undefined;
+}
+
+/**
+ * `away`: no answer, or one that asks for patience. `changed`: a condition does not hold. `missing`: no such object.
+ * `refused`: everything else, `code` says what.
+ */
+export type S3FailureKind = 'away' | 'changed' | 'missing' | 'refused';
+
+export class S3Failure extends Error {
+  readonly kind: S3FailureKind;
+  /** As the store has it: NoSuchBucket, AccessDenied, CredentialsProviderError… */
+  readonly code: string;
+
+  constructor(error: unknown) {
+    const [code, status] = [codeOf(error), statusOf(error)];
+    const said = error instanceof Error ? error.message : String(error);
+    // the answer to a HEAD has no body that would say more
+    const message = said === 'UnknownError' && status !== undefined ? `HTTP ${status}` : said;
+    super(['Error', 'UnknownError'].includes(code) || message.includes(code) ? message : `${code}: ${message}`, {
+      cause: error,
+    });
+    this.name = 'S3Failure';
+    this.code = code;
+    this.kind = kindOf(status, code);
+  }
+}
+
+export interface S3Patience {
+  readonly signal?: AbortSignal | undefined;
+  /** Told each time the store is away. */
+  readonly onAway: (failure: S3Failure, waitMs: number) => void;
+  /** Before each further attempt. */
+  readonly patienceMs?: readonly number[] | undefined;
+}
+
+/** A minute in all. */
+const PATIENCE_MS: readonly number[] = [500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000];
+
+/** What `act` comes to, which is done again while the store is away. */
+export async function patiently<Done>(
+  { signal, onAway, patienceMs = PATIENCE_MS }: S3Patience,
+  act: () => Promise<Done>,
+): Promise<Done> {
+  for (let round = 0; ; round++) {
+    signal?.throwIfAborted();
+    try {
+      return await act();
+    } catch (error) {
+      const waitMs = patienceMs[round];
+      if (!(error instanceof S3Failure) || error.kind !== 'away' || waitMs === undefined) throw error;
+      onAway(error, waitMs);
+      await wait(waitMs, undefined, { signal });
+    }
+  }
+}
+
+/** Everything rejects with an S3Failure. */
+export class S3Bucket {
+  private readonly sdk: Sdk;
+  private readonly client: S3Client;
+  private readonly bucket: string;
+
+  private constructor(sdk: Sdk, client: S3Client, bucket: string) {
+    this.sdk = sdk;
+    this.client = client;
+    this.bucket = bucket;
+  }
+
+  /** Asks nothing yet. `endpoint`: of what is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS. */
+  static async open(bucket: string, { endpoint = ownEndpoint() }: { readonly endpoint?: string | undefined } = {}) {
+    const sdk = await import('@aws-sdk/client-s3');
+    const client = new sdk.S3Client({
+      region: process.env['AWS_REGION'] ?? process.env['AWS_DEFAULT_REGION'] ?? 'us-east-1',
+      ...(endpoint !== undefined && { endpoint, forcePathStyle: true }),
+      // servers other than AWS know no checksums in trailers
+      requestChecksumCalculation: 'WHEN_REQUIRED',
+      responseChecksumValidation: 'WHEN_REQUIRED',
+    });
+    return new S3Bucket(sdk, client, bucket);
+  }
+
+  close(): void {
+    this.client.destroy();
+  }
+
+  /** Undefined where there is no such object; also where there is no bucket, which HEAD does not tell apart. */
+  async head(key: string): Promise<S3Facts | undefined> {
+    const asked = new this.sdk.HeadObjectCommand(this.named(key));
+    const found = await orNothing(attempt(() => this.client.send(asked)));
+    if (found === undefined) return undefined;
+    const { ETag = '', ContentLength = 0, LastModified } = found;
+    return { version: ETag, bytes: ContentLength, modifiedMs: LastModified?.getTime() ?? 0 };
+  }
+
+  /**
+   * The bytes from `from` on, up to `end` (exclusive), as they come; none where the object ends before. Undefined where
+   * there is no such object. With `version` a failure `changed` where it is another one.
+   */
+  async get(
+    key: string,
+    { from = 0, end, version }: { readonly from?: number; readonly end?: number; readonly version?: string } = {},
+  ): Promise<S3Bytes | undefined> {
+    const range = from > 0 || end !== undefined;
+    const asked = new this.sdk.GetObjectCommand({
+      ...this.named(key),
+      ...(range && { Range: `bytes=${from}-${end === undefined ? '' : end - 1}` }),
+      ...(version !== undefined && { IfMatch: version }),
+    });
+    const found = await orNothing(
+      attempt(() => this.client.send(asked)).catch((error: unknown) => {
+        if (error instanceof S3Failure && statusOf(error.cause) === 416) return { Body: undefined, ETag: version };
+        throw error;
+      }),
+    );
+    if (found === undefined) return undefined;
+    const body = found.Body as AsyncIterable<Uint8Array> | undefined;
+    return { version: found.ETag ?? '', pieces: body === undefined ? nothing() : failing(body) };
+  }
+
+  /** The new version. `bytes` become the object; with a condition, a failure `changed` where it does not hold. */
+  async put(key: string, bytes: Uint8Array, condition?: S3Condition): Promise<string> {
+    const asked = { ...this.named(key), Body: bytes, ...conditionOf(condition) };
+    const { ETag = '' } = await attempt(() => this.client.send(new this.sdk.PutObjectCommand(asked)));
+    return ETag;
+  }
+
+  /** Nothing where there is none. */
+  async remove(key: string): Promise<void> {
+    await attempt(() => this.client.send(new this.sdk.DeleteObjectCommand(this.named(key))));
+  }
+
+  /** Keys directly below a prefix, without it, that come after `after`; in the order of their bytes. */
+  async *names(prefix: string, after?: string): AsyncGenerator<string, void, undefined> {
+    let token: string | undefined;
+    do {
+      const asked = new this.sdk.ListObjectsV2Command({
+        Bucket: this.bucket,
+        Prefix: prefix,
+        Delimiter: '/',
+        ...(token !== undefined && { ContinuationToken: token }),
+        ...(token === undefined && after !== undefined && { StartAfter: prefix + after }),
+      });
+      const page = await attempt(() => this.client.send(asked));
+      for (const { Key } of page.Contents ?? []) if (Key !== undefined) yield Key.slice(prefix.length);
+      token = page.IsTruncated === true ? page.NextContinuationToken : undefined;
+    } while (token !== undefined);
+  }
+
+  /** Begins an upload in parts, of 5 MiB at least but for the last, and 10,000 at most. Its id. */
+  async begin(key: string): Promise<string> {
+    const asked = new this.sdk.CreateMultipartUploadCommand(this.named(key));
+    return (await attempt(() => this.client.send(asked))).UploadId ?? '';
+  }
+
+  /** The ETag of a part, by its number from 1. */
+  async part(key: string, id: string, number: number, bytes: Uint8Array): Promise<string> {
+    const asked = { ...this.named(key), UploadId: id, PartNumber: number, Body: bytes };
+    return (await attempt(() => this.client.send(new this.sdk.UploadPartCommand(asked)))).ETag ?? '';
+  }
+
+  /** Parts that have arrived, by number; undefined where the store has forgotten the upload. */
+  async parts(key: string, id: string): Promise<Map<number, string> | undefined> {
+    const found = new Map<number, string>();
+    let marker: string | undefined;
+    do {
+      const asked = { ...this.named(key), UploadId: id, ...(marker !== undefined && { PartNumberMarker: marker }) };
+      const page = await orNothing(attempt(() => this.client.send(new this.sdk.ListPartsCommand(asked))));
+      if (page === undefined) return undefined;
+      for (const { PartNumber, ETag } of page.Parts ?? [])
+        if (PartNumber !== undefined && ETag !== undefined) found.set(PartNumber, ETag);
+      marker = page.IsTruncated === true ? page.NextPartNumberMarker : undefined;
+    } while (marker !== undefined);
+    return found;
+  }
+
+  /** The parts become the object, `etags` in their order. Servers other than AWS ignore the condition here. */
+  async complete(key: string, id: string, etags: readonly string[], condition?: S3Condition): Promise<void> {
+    const asked = {
+      ...this.named(key),
+      UploadId: id,
+      MultipartUpload: { Parts: etags.map((ETag, at) => ({ PartNumber: at + 1, ETag })) },
+      ...conditionOf(condition),
+    };
+    await attempt(() => this.client.send(new this.sdk.CompleteMultipartUploadCommand(asked)));
+  }
+
+  async abort(key: string, id: string): Promise<void> {
+    const asked = { ...this.named(key), UploadId: id };
+    await attempt(() => this.client.send(new this.sdk.AbortMultipartUploadCommand(asked)));
+  }
+
+  private named(key: string): { readonly Bucket: string; readonly Key: string } {
+    return { Bucket: this.bucket, Key: key };
+  }
+}
+
+function ownEndpoint(): string | undefined {
+  return process.env['AWS_ENDPOINT_URL_S3'] ?? process.env['AWS_ENDPOINT_URL'];
+}
+
+function conditionOf(condition: S3Condition | undefined): { readonly IfMatch?: string; readonly IfNoneMatch?: '*' } {
+  if (condition === undefined) return {};
+  return condition.version === undefined ? { IfNoneMatch: '*' } : { IfMatch: condition.version };
+}
+
+async function attempt<Done>(act: () => Promise<Done>): Promise<Done> {
+  try {
+    return await act();
+  } catch (error) {
+    throw new S3Failure(error);
+  }
+}
+
+async function orNothing<Done>(found: Promise<Done>): Promise<Done | undefined> {
+  try {
+    return await found;
+  } catch (error) {
+    if (error instanceof S3Failure && error.kind === 'missing') return undefined;
+    throw error;
+  }
+}
+
+async function* nothing(): AsyncGenerator<Uint8Array, void, undefined> {
+  // an object that ends before the bytes that were asked for
+}
+
+/** A connection that breaks half-way is a failure of the store as well. */
+async function* failing(body: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
+  const pieces = body[Symbol.asyncIterator]();
+  try {
+    for (;;) {
+      const next = await attempt(() => pieces.next());
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    await pieces.return?.();
+  }
+}
+
+/** HEAD has no body, and so no code. */
+function kindOf(status: number | undefined, code: string): S3FailureKind {
+  if (code === 'CredentialsProviderError') return 'refused';
+  if (status === undefined || status >= 500 || status === 429 || status === 408) return 'away';
+  if (status === 412 || status === 409) return 'changed';
+  return status === 404 && code !== 'NoSuchBucket' ? 'missing' : 'refused';
+}
+
+function statusOf(error: unknown): number | undefined {
+  const metadata: unknown = typeof error === 'object' && error !== null ? Reflect.get(error, '$metadata') : undefined;
+  const status: unknown =
+    typeof metadata === 'object' && metadata !== null ? Reflect.get(metadata, 'httpStatusCode') : undefined;
+  return typeof status === 'number' ? status : undefined;
+}
+
+function codeOf(error: unknown): string {
+  const name: unknown = typeof error === 'object' && error !== null ? Reflect.get(error, 'name') : undefined;
+  return typeof name === 'string' ? name : 'Error';
+}
