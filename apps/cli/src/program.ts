@@ -154,7 +154,8 @@ function addOutputFlags(command: Command): void {
 
 const INPUT_FORMATS = ['text', 'jsonl', 'json', 'csv', 'markdown', 'parquet'];
 const FILES_HELP =
-  '.txt, .jsonl, .json, .csv, .tsv, .md (also .gz, .zst) or .parquet files, or - for standard input; none: standard input';
+  '.txt, .jsonl, .json, .csv, .tsv, .md (also .gz, .zst) or .parquet files or objects (s3://BUCKET/KEY), or - for standard ' +
+  'input; none: standard input';
 
 const DELIMITER_HELP = 'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)';
 const NO_HEADER_HELP = 'the first row of CSV is a record; fields have numbers';
@@ -325,7 +326,7 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
 }
 
 const COLUMN_HELP =
-  'column of an Arrow file that holds the vectors (default: "embedding", else "vector", else the only list of floats)';
+  'column of an Arrow or Parquet file that holds the vectors (default: "embedding", else "vector", else the only list of floats)';
 
 const INDEX_EXAMPLES = `
 Examples:

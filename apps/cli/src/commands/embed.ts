@@ -69,7 +69,7 @@ import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { rowProgress } from '../progress.ts';
 import { settingsOf } from '../settings.ts';
-import { S3Object, s3Place } from '../sinks/s3.ts';
+import { S3Object, objectPlace } from '../sinks/s3.ts';
 import { parseSink } from '../sinks/sink.ts';
 import { say, type Terminal } from '../terminal.ts';
 
@@ -101,9 +101,15 @@ export async function embed(terminal: Terminal, files: readonly string[], given:
 }
 
 /** A file of this machine, or one that is uploaded. */
-function fileTarget({ output }: EmbedFlags, inputs: readonly Input[]): Promise<Target> {
-  const object = output === undefined ? undefined : s3Place(output);
-  return object === undefined ? checkTarget(output, inputs) : uploadTarget(object);
+async function fileTarget({ output }: EmbedFlags, inputs: readonly Input[]): Promise<Target> {
+  const object = output === undefined ? undefined : objectPlace(output, 'output');
+  if (object === undefined) return checkTarget(output, inputs);
+  if (inputs.some(({ name }) => name === object.name))
+    throw new ShoalError(
+      'USAGE',
+      `the output ${object.name} is also an input; choose another one, the input would be lost`,
+    );
+  return uploadTarget(object);
 }
 
 /** The output is this run's alone, for as long as this takes. */

@@ -9,9 +9,10 @@ import { extname, resolve } from 'node:path';
 import type { Readable } from 'node:stream';
 import { ShoalError } from '@shoal/contract';
 import { compressionIn, compressionOf, withoutCompression } from '../compression.ts';
-import { readFooter, type ParquetFile } from '../parquet/footer.ts';
-import type { BadRecord, RecordOptions, TextFormat, TextRecord } from './record.ts';
+import { readFooter, type ParquetFile, type ReadableAt } from '../parquet/footer.ts';
+import type { BadRecord, InputIdentity, RecordOptions, TextFormat, TextRecord } from './record.ts';
 import { decompressed } from './decompress.ts';
+import { ObjectSource, type OnAway } from './object-source.ts';
 import { parquetRecords } from './parquet-records.ts';
 import { numbered, readRecords } from './records.ts';
 import { binaryProblem, unknownFormat } from './refuse-binary.ts';
@@ -32,20 +33,13 @@ const FORMAT_OF: Readonly<Record<string, TextFormat>> = {
   '.pq': 'parquet',
 };
 
-/** How a later run knows that it reads the same bytes. */
-export interface InputIdentity {
-  readonly path: string;
-  readonly bytes: number;
-  readonly modifiedMs: number;
-  /** sha256 of the first 64 KiB. */
-  readonly head: string;
-}
-
 export interface Input {
   /** As it is called in messages. */
   readonly name: string;
-  /** Undefined: standard input. */
+  /** Undefined: standard input, or an object. */
   readonly path: string | undefined;
+  /** An object of a store. */
+  readonly object?: ObjectSource;
   readonly format: TextFormat;
   /** Device and inode, to see that an output would overwrite it. */
   readonly inode: string | undefined;
@@ -63,7 +57,13 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
   if (names.filter((name) => name === '-').length > 1)
     throw new ShoalError('USAGE', '"-" is given twice; standard input can be read once');
   const checked = await Promise.all(
-    names.map((name) => (name === '-' ? standardInput(format) : checkFile(name, format))),
+    names.map((name) =>
+      name === '-'
+        ? standardInput(format)
+        : name.startsWith('s3://')
+          ? checkObject(name, format)
+          : checkFile(name, format),
+    ),
   );
   const problems = checked.filter((one) => 'code' in one);
   if (names.includes('-') && format === 'parquet') throw new ShoalError('USAGE', noParquetStream('standard input'));
@@ -117,6 +117,8 @@ export interface ReadOptions extends Pick<
   readonly stdin: AsyncIterable<unknown>;
   /** Called with the size of each chunk that was read. */
   readonly onBytes: (bytes: number) => void;
+  /** Called each time a store that has an input is away. */
+  readonly onAway?: OnAway;
 }
 
 /** The records of all inputs, one file after the other. Throws FILE_UNREADABLE when one stops being readable. */
@@ -128,8 +130,8 @@ export async function* readInputs(
   for (const input of inputs) {
     const own = { ...options, format: input.format, name: input.name, firstIndex: next };
     const records =
-      input.path !== undefined && input.parquet !== undefined
-        ? numbered(parquetFound(input.path, input.parquet, options), own)
+      input.parquet !== undefined
+        ? numbered(parquetFound(input, input.parquet, options), own)
         : readRecords(textsOf(input, options), own);
     for await (const record of records) {
       next = record.index + 1;
@@ -139,13 +141,23 @@ export async function* readInputs(
 }
 
 /** Bytes are counted in proportion, since only some columns are read. */
-function parquetFound(path: string, parquet: ParquetFile, { onBytes, ...options }: ReadOptions) {
+function parquetFound(input: Input, parquet: ParquetFile, { onBytes, ...options }: ReadOptions) {
   let counted = 0;
-  return parquetRecords(path, parquet, options, (rows) => {
-    const bytes = Math.round((parquet.bytes * rows) / Math.max(1, parquet.rows));
-    onBytes(bytes - counted);
-    counted = bytes;
-  });
+  return parquetRecords(
+    () => openAt(input, options.onAway),
+    parquet,
+    options,
+    (rows) => {
+      const bytes = Math.round((parquet.bytes * rows) / Math.max(1, parquet.rows));
+      onBytes(bytes - counted);
+      counted = bytes;
+    },
+  );
+}
+
+/** A file or an object, to be read at places. */
+export async function openAt({ path, object }: Input, onAway?: OnAway): Promise<ReadableAt> {
+  return object === undefined ? open(path!, 'r') : object.openAt(onAway);
 }
 
 /** What is text at last; a compressed file is counted by its own bytes. */
@@ -158,9 +170,11 @@ async function* textsOf(input: Input, options: ReadOptions): AsyncGenerator<Buff
   }
 }
 
-async function* chunksOf(input: Input, { stdin, onBytes }: ReadOptions): AsyncGenerator<Buffer> {
+async function* chunksOf(input: Input, { stdin, onBytes, onAway }: ReadOptions): AsyncGenerator<Buffer> {
+  const { path, object } = input;
   try {
-    for await (const chunk of input.path === undefined ? stdin : await openChunks(input.path)) {
+    const chunks = object !== undefined ? object.chunks(onAway) : path === undefined ? stdin : await openChunks(path);
+    for await (const chunk of chunks) {
       const bytes = Buffer.isBuffer(chunk) ? chunk : Buffer.from(String(chunk));
       onBytes(bytes.length);
       yield bytes;
@@ -214,8 +228,29 @@ function standardInputFacts(): { inode: string | undefined; bytes: number | unde
   }
 }
 
+async function checkObject(name: string, given: TextFormat | undefined): Promise<Input | Problem> {
+  const format = given ?? formatOf(name);
+  if (format === undefined) return { code: 'USAGE', message: unknownFormat(name) };
+  if (format === 'parquet' && compressionOf(name) !== undefined)
+    return { code: 'USAGE', message: noParquetStream(name) };
+  try {
+    const object = await ObjectSource.open(name);
+    const { bytes, identity } = object;
+    const own = { name, path: undefined, object, format, inode: undefined, identity, bytes };
+    if (format !== 'parquet') return own;
+    return { ...own, parquet: await readFooter(object.openAt(), name) };
+  } catch (error) {
+    if (!(error instanceof ShoalError)) throw error;
+    return { code: error.code === 'USAGE' ? 'USAGE' : 'FILE_UNREADABLE', message: error.message };
+  }
+}
+
+function formatOf(name: string): TextFormat | undefined {
+  return FORMAT_OF[extname(withoutCompression(name)).toLowerCase()];
+}
+
 async function checkFile(name: string, given: TextFormat | undefined): Promise<Input | Problem> {
-  const format = given ?? FORMAT_OF[extname(withoutCompression(name)).toLowerCase()];
+  const format = given ?? formatOf(name);
   try {
     const facts = await stat(name);
     if (facts.isDirectory())

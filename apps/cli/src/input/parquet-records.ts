@@ -1,16 +1,15 @@
 // Rows of a Parquet file into records: one column is the text and one may be the id. Only these two are read; a page of
 // each is held at a time. What the other columns are nobody looks at here.
 
-import { open } from 'node:fs/promises';
 import { ShoalError } from '@shoal/contract';
-import type { Leaf, ParquetFile } from '../parquet/footer.ts';
+import type { Leaf, ParquetFile, ReadableAt } from '../parquet/footer.ts';
 import type { ColumnValue } from '../parquet/column-values.ts';
 import type { Found, RecordId, RecordOptions } from './record.ts';
 import { decodeUtf8 } from './utf8.ts';
 
 /** `onRows`: how many rows of the file are read. */
 export async function* parquetRecords(
-  path: string,
+  open: () => Promise<ReadableAt>,
   parquet: ParquetFile,
   { textField = 'text', idField }: Pick<RecordOptions, 'textField' | 'idField'>,
   onRows: (rows: number) => void,
@@ -18,7 +17,7 @@ export async function* parquetRecords(
   const text = textColumn(parquet, textField);
   const id = idColumn(parquet, idField);
   const { columnValues } = await import('../parquet/column-values.ts');
-  const file = await open(path, 'r');
+  const file = await open();
   try {
     let line = 0;
     for (const { rows, chunks } of parquet.groups) {
@@ -39,7 +38,7 @@ export async function* parquetRecords(
 }
 
 /** The values of a column, one at a time. */
-class Values {
+export class Values {
   readonly #pages: AsyncGenerator<readonly ColumnValue[]>;
   #page: readonly ColumnValue[] = [];
   #at = 0;
@@ -56,7 +55,7 @@ class Values {
     do {
       const { value, done } = await this.#pages.next();
       if (done === true)
-        throw unreadable(
+        throw wrongColumn(
           name,
           `the column "${nameOf(leaves[column]!)}" has fewer values than its row group has rows; the file is damaged`,
         );
@@ -85,7 +84,8 @@ function recordOf(
   return 'problem' in named ? named : { id: named.id, text: decoded.text };
 }
 
-function idOf(value: ColumnValue, leaf: Leaf, idField: string | undefined): Named {
+/** What a row is called, or why it cannot be called by this. */
+export function idOf(value: ColumnValue, leaf: Leaf, idField: string | undefined): Named {
   if (value === null)
     return idField === undefined ? { id: undefined } : { problem: `the id is null (--id-field ${idField})` };
   if (value instanceof Uint8Array) {
@@ -113,7 +113,7 @@ function textColumn(parquet: ParquetFile, field: string): number {
   const at = columnNamed(parquet, field, '--text-field');
   const leaf = parquet.leaves[at]!;
   if (leaf.physical !== 'BYTE_ARRAY' || !TEXTS.has(leaf.meaning))
-    throw unreadable(
+    throw wrongColumn(
       parquet.name,
       `the column "${field}" holds ${kindOf(leaf)} and no strings; name a column of strings with --text-field ` +
         `(there are ${columnsText(parquet)})`,
@@ -121,7 +121,8 @@ function textColumn(parquet: ParquetFile, field: string): number {
   return at;
 }
 
-function idColumn(parquet: ParquetFile, field: string | undefined): number | undefined {
+/** The place of the column of ids among all; undefined where none is named and there is no `id`. */
+export function idColumn(parquet: ParquetFile, field: string | undefined): number | undefined {
   if (field === undefined && !parquet.leaves.some(({ path }) => path.join('.') === 'id')) return undefined;
   const at = columnNamed(parquet, field ?? 'id', '--id-field');
   const leaf = parquet.leaves[at]!;
@@ -129,7 +130,7 @@ function idColumn(parquet: ParquetFile, field: string | undefined): number | und
   const isWhole = (physical === 'INT32' || physical === 'INT64') && (meaning === undefined || meaning === 'integer');
   const isName = physical === 'BYTE_ARRAY' && TEXTS.has(meaning);
   if (isWhole || isName || (physical === 'FIXED_LEN_BYTE_ARRAY' && meaning === 'uuid')) return at;
-  throw unreadable(
+  throw wrongColumn(
     parquet.name,
     `the column "${field ?? 'id'}" holds ${kindOf(leaf)}, and an id is a string, a whole number or a UUID; name ` +
       'another column with --id-field',
@@ -149,19 +150,19 @@ function columnNamed(parquet: ParquetFile, field: string, flag: string): number 
       members.length === 0
         ? 'write its texts into a column of their own'
         : `name a member: ${members.slice(0, 5).join(', ')}`;
-    throw unreadable(
+    throw wrongColumn(
       name,
       `the column "${field}" is nested (a list, a map or a struct) and holds no texts by itself; ${cure}`,
     );
   }
-  throw unreadable(
+  throw wrongColumn(
     name,
     `the file has no column "${field}" (it has ${columnsText(parquet)}); name the column with ${flag}`,
   );
 }
 
 /** Columns at the top, each once. */
-function columnsText({ leaves }: ParquetFile): string {
+export function columnsText({ leaves }: ParquetFile): string {
   const names = [...new Set(leaves.map(({ path }) => path[0]!))];
   return `${names
     .slice(0, 8)
@@ -173,11 +174,11 @@ function nameOf({ path }: Leaf): string {
   return path.join('.');
 }
 
-function kindOf({ physical, meaning, isUnsigned }: Leaf): string {
+export function kindOf({ physical, meaning, isUnsigned }: Leaf): string {
   const plain = physical === 'BYTE_ARRAY' ? 'bytes' : physical.toLowerCase();
   return meaning === undefined ? plain : `${isUnsigned ? 'unsigned ' : ''}${meaning} (${plain})`;
 }
 
-function unreadable(name: string, problem: string): ShoalError<'INPUT_INVALID'> {
+export function wrongColumn(name: string, problem: string): ShoalError<'INPUT_INVALID'> {
   return new ShoalError('INPUT_INVALID', `${name}: ${problem}`, { file: name });
 }

@@ -9,7 +9,7 @@ import { untilAborted } from './until-aborted.ts';
 import { ReadingNotes, isEmptyText } from './reading-notes.ts';
 import { placeIn, type BadRecord, type PlaceUnit, type RecordId, type TextRecord } from './record.ts';
 
-export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes' | 'notes'> {
+export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes' | 'onAway' | 'notes'> {
   /** Bad records are left out, each with a note; else the first one ends the run. */
   readonly skipsBad: boolean;
   /** Told of each record that is left out. */
@@ -58,6 +58,7 @@ export class RecordReader {
       notes: this.notes,
       stdin: terminal.stdin,
       onBytes: (bytes) => (this.#bytes += bytes),
+      onAway: (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`),
     });
   }
 

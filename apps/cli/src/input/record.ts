@@ -59,6 +59,15 @@ export type Found =
   | { readonly line: number | undefined; readonly id: RecordId | undefined; readonly text: string }
   | { readonly line: number | undefined; readonly problem: string };
 
+/** How a later run knows that it reads the same bytes. */
+export interface InputIdentity {
+  readonly path: string;
+  readonly bytes: number;
+  readonly modifiedMs: number;
+  /** sha256 of the first 64 KiB; of an object its version. */
+  readonly head: string;
+}
+
 /** How a message calls a place. */
 export function placeIn(file: string, line: number | undefined, unit: PlaceUnit = 'line'): string {
   return line === undefined ? file : `${file}, ${unit} ${line}`;

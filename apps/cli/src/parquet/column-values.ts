@@ -2,18 +2,19 @@
 // decoded is hyparquet's business, and this file is its only importer: its page functions and not its reader, which holds
 // whole columns. Doing without it would mean Parquet's eight encodings and Snappy by hand.
 
-import type { FileHandle } from 'node:fs/promises';
 import zlib from 'node:zlib';
 import { parquetHeader } from 'hyparquet/src/column.js';
 import { decompressPage, readDataPage, readDataPageV2 } from 'hyparquet/src/datapage.js';
 import { readPlain } from 'hyparquet/src/plain.js';
-import { readAt, refused, type Chunk, type Leaf } from './footer.ts';
+import { readAt, refused, type Chunk, type Leaf, type ReadableAt, type Repetition } from './footer.ts';
 
 /** A value as the file has it; null where there is none. */
 export type ColumnValue = Uint8Array | number | bigint | boolean | null;
 
 /** Writers cut pages at 1 MiB, some at 8; a larger one is damage, or would fill the memory of this process. */
 const MOST_PAGE_BYTES = 512 * 1024 * 1024;
+/** Of a column of lists nothing else bounds them: levels in runs take next to nothing. */
+const MOST_PAGE_VALUES = 1 << 24;
 /** Statistics of a page may hold two whole texts. */
 const HEADER_BYTES = [16 * 1024, 1024 * 1024, 64 * 1024 * 1024] as const;
 
@@ -30,16 +31,37 @@ const COMPRESSORS = {
 /** Codecs that are read. LZ4 as Hadoop frames it and LZO are written by nobody any more. */
 const READABLE = new Set<string | undefined>(['UNCOMPRESSED', 'SNAPPY', ...Object.keys(COMPRESSORS)]);
 
+/** Values and levels of a page. */
+export interface LeafPage {
+  readonly count: number;
+  /** One for each; empty where all values are there. */
+  readonly definitionLevels: ArrayLike<number>;
+  /** One for each, of a column that is repeated. */
+  readonly repetitionLevels: ArrayLike<number>;
+  /** Of the values that are there, by their number. */
+  readonly valueAt: (at: number) => Exclude<ColumnValue, null>;
+}
+
 /**
  * All values of the column in their order, so many at a time as a page has; null for rows without one. The column must
  * not be repeated. Throws FILE_UNREADABLE for what cannot be decoded, naming the column.
  */
 export async function* columnValues(
-  file: FileHandle,
+  file: ReadableAt,
   name: string,
   leaf: Leaf,
   chunk: Chunk,
 ): AsyncGenerator<readonly ColumnValue[]> {
+  for await (const { count, definitionLevels, valueAt } of columnPages(file, name, leaf, chunk)) {
+    let next = 0;
+    yield Array.from({ length: count }, (_, at) =>
+      definitionLevels.length === 0 || definitionLevels[at] === leaf.optional ? valueAt(next++) : null,
+    );
+  }
+}
+
+/** The pages of any column, one at a time. Throws FILE_UNREADABLE for what cannot be decoded, naming the column. */
+export async function* columnPages(file: ReadableAt, name: string, leaf: Leaf, chunk: Chunk): AsyncGenerator<LeafPage> {
   const column = leaf.path.join('.');
   if (!READABLE.has(chunk.codec))
     throw refused(
@@ -67,9 +89,9 @@ export async function* columnValues(
         const page = decompressPage(body, raw, decoder.codec, decoder.compressors);
         dictionary = readPlain(readerOf(page), leaf.physical, count, leaf.typeLength);
       } else if (header.type === 'DATA_PAGE' || header.type === 'DATA_PAGE_V2') {
-        const values = pageValues(header, body, decoder, { dictionary, most: chunk.values - given });
-        given += values.length;
-        yield values;
+        const page = decodedPage(header, body, decoder, { dictionary, most: chunk.values - given });
+        given += page.count;
+        yield page;
       }
     } catch (error) {
       throw refused(name, `the column "${column}" is damaged at byte ${at - compressed}: ${reasonOf(error)}`, error);
@@ -81,25 +103,31 @@ type Decoder = Parameters<typeof readDataPage>[2];
 type Header = ReturnType<typeof parquetHeader>;
 
 /** As hyparquet has a column: with its physical type alone, so that values come as the file has them. */
-function decoderOf({ physical, typeLength, optional }: Leaf, { codec }: Chunk): Decoder {
-  const element = (isOptional: boolean) =>
+function decoderOf({ physical, typeLength, repetitions }: Leaf, { codec }: Chunk): Decoder {
+  const element = (repetition: Repetition) =>
     ({
       type: physical,
       type_length: typeLength,
-      repetition_type: isOptional ? 'OPTIONAL' : 'REQUIRED',
+      repetition_type: HYPARQUET_NAMES[repetition],
       name: 'c',
     }) as const;
-  const path = [false, ...Array.from({ length: optional }, () => true), ...(optional === 0 ? [false] : [])];
   return {
     pathInSchema: ['c'],
     type: physical,
-    element: element(optional > 0),
-    schemaPath: path.map((isOptional) => ({ count: 1, children: [], path: [], element: element(isOptional) })),
+    element: element(repetitions.at(-1)!),
+    schemaPath: (['required', ...repetitions] as const).map((repetition) => ({
+      count: 1,
+      children: [],
+      path: [],
+      element: element(repetition),
+    })),
     codec: codec ?? 'UNCOMPRESSED',
     compressors: COMPRESSORS,
     parsers: PARSERS,
   };
 }
+
+const HYPARQUET_NAMES = { required: 'REQUIRED', optional: 'OPTIONAL', repeated: 'REPEATED' } as const;
 
 /** Values are never made richer than they are. */
 const own = (value: unknown): unknown => value;
@@ -115,17 +143,18 @@ const PARSERS = {
   uuidFromBytes: own,
 };
 
-function pageValues(
+function decodedPage(
   header: Header,
   body: Buffer,
   decoder: Decoder,
   { dictionary, most }: { readonly dictionary: ArrayLike<ColumnValue> | undefined; readonly most: number },
-): readonly ColumnValue[] {
+): LeafPage {
   const one = header.data_page_header;
   const two = header.data_page_header_v2;
   const count = one?.num_values ?? two?.num_values ?? 0;
   // a page of nulls takes nothing for its values, and levels in runs next to nothing
-  if (!isCount(count) || count > most) throw new Error(`it would have ${count} values in a page`);
+  if (!isCount(count) || count > most || count > MOST_PAGE_VALUES)
+    throw new Error(`it would have ${count} values in a page`);
   if (
     two !== undefined &&
     ![two.num_nulls, two.definition_levels_byte_length, two.repetition_levels_byte_length].every(isCount)
@@ -141,19 +170,16 @@ function pageValues(
           decoder,
         );
   const encoding = one?.encoding ?? two?.encoding;
-  const { definitionLevels = [] } = page;
+  const { definitionLevels = [], repetitionLevels = [] } = page;
   const packed: ArrayLike<unknown> = page.dataPage;
   const isByDictionary = encoding === 'PLAIN_DICTIONARY' || encoding === 'RLE_DICTIONARY';
-  const valueAt = (at: number): ColumnValue => {
+  const valueAt = (at: number): Exclude<ColumnValue, null> => {
     const value: unknown = packed[at];
     const found: unknown = isByDictionary && typeof value === 'number' ? dictionary?.[value] : value;
     if (!isValue(found)) throw new Error('a value is not there');
     return found;
   };
-  if (definitionLevels.length === 0) return Array.from({ length: count }, (_, at) => valueAt(at));
-  const present = decoder.schemaPath.length - 1;
-  let next = 0;
-  return Array.from({ length: count }, (_, at) => (definitionLevels[at] === present ? valueAt(next++) : null));
+  return { count, definitionLevels, repetitionLevels, valueAt };
 }
 
 /** hyparquet gives a number of 64 bits where the file has one in the place of a number of 32. */
@@ -171,7 +197,7 @@ function refuseCount(count: number, bytes: number): void {
 }
 
 async function headerAt(
-  file: FileHandle,
+  file: ReadableAt,
   at: number,
   chunk: Chunk,
   name: string,

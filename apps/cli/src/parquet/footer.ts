@@ -2,7 +2,6 @@
 // library, because the parts that this version does not know have to be written again as they were (carried-rows.ts).
 // Everything that would fail later is refused here by name. https://parquet.apache.org/docs/file-format/
 
-import type { FileHandle } from 'node:fs/promises';
 import { ShoalError } from '@shoal/contract';
 import { ThriftProblem, listIn, numberIn, readStruct, structIn, structsIn, textIn, type Struct } from './thrift.ts';
 
@@ -12,6 +11,13 @@ const ENCRYPTED_MAGIC = 'PARE';
 export const TRAILER_BYTES = 8;
 /** Of 10,000 row groups of 100 columns. */
 const MOST_FOOTER_BYTES = 512 * 1024 * 1024;
+
+/** A file that is read at places: one of this machine, or an object of a store. */
+export interface ReadableAt {
+  stat(): Promise<{ readonly size: number }>;
+  read(into: Uint8Array, offset: number, length: number, position: number): Promise<{ readonly bytesRead: number }>;
+  close(): Promise<void>;
+}
 
 /** Physical types by their numbers. */
 export const PHYSICAL = [
@@ -28,6 +34,7 @@ export type Physical = (typeof PHYSICAL)[number];
 const CODECS = ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'LZO', 'BROTLI', 'LZ4', 'ZSTD', 'LZ4_RAW'] as const;
 export type Codec = (typeof CODECS)[number];
 export const REPETITION = { required: 0, optional: 1, repeated: 2 } as const;
+export type Repetition = keyof typeof REPETITION;
 
 /** A column of values: a leaf of the schema. */
 export interface Leaf {
@@ -41,6 +48,8 @@ export interface Leaf {
   /** Optional fields on the way to it, and repeated ones. */
   readonly optional: number;
   readonly repeated: number;
+  /** Whether each name of the path has to be there, may be, or may be there several times. */
+  readonly repetitions: readonly Repetition[];
 }
 
 export interface Chunk {
@@ -69,7 +78,7 @@ export interface ParquetFile {
 }
 
 /** The footer of a file; FILE_UNREADABLE says what is wrong with it. */
-export async function readFooter(file: FileHandle, name: string): Promise<ParquetFile> {
+export async function readFooter(file: ReadableAt, name: string): Promise<ParquetFile> {
   const { size } = await file.stat();
   const head = await readAt(file, 0, MAGIC.length);
   const trailer = await readAt(file, Math.max(0, size - TRAILER_BYTES), TRAILER_BYTES);
@@ -110,21 +119,25 @@ function described(footer: Struct, name: string, size: number): ParquetFile {
 function leavesOf(elements: readonly Struct[]): readonly Leaf[] {
   const leaves: Leaf[] = [];
   let at = 1;
-  const walk = (path: readonly string[], optional: number, repeated: number): void => {
+  const walk = (path: readonly string[], above: readonly Repetition[]): void => {
     const element = elements[at++];
     const own = element === undefined ? undefined : textIn(element, 4);
     if (element === undefined || own === undefined || path.length > 64)
       throw new ThriftProblem('its schema is incomplete');
-    const repetition = numberIn(element, 3) ?? REPETITION.required;
+    const number = numberIn(element, 3) ?? REPETITION.required;
+    const repetition = (['required', 'optional', 'repeated'] as const)[number];
+    if (repetition === undefined) throw new ThriftProblem('its schema is damaged');
+    const repetitions = [...above, repetition];
     const here = {
       path: [...path, own],
+      repetitions,
       // a repeated field may also be empty, which is a level as well
-      optional: optional + (repetition === REPETITION.required ? 0 : 1),
-      repeated: repeated + (repetition === REPETITION.repeated ? 1 : 0),
+      optional: repetitions.filter((one) => one !== 'required').length,
+      repeated: repetitions.filter((one) => one === 'repeated').length,
     };
     const children = numberIn(element, 5) ?? 0;
     if (children > 0) {
-      for (let child = 0; child < children; child++) walk(here.path, here.optional, here.repeated);
+      for (let child = 0; child < children; child++) walk(here.path, here.repetitions);
       return;
     }
     const physical = PHYSICAL[numberIn(element, 1) ?? -1];
@@ -134,7 +147,7 @@ function leavesOf(elements: readonly Struct[]): readonly Leaf[] {
   };
   const root = elements[0];
   if (root === undefined) throw new ThriftProblem('it has no schema');
-  for (let child = numberIn(root, 5) ?? 0; child > 0; child--) walk([], 0, 0);
+  for (let child = numberIn(root, 5) ?? 0; child > 0; child--) walk([], []);
   if (at !== elements.length) throw new ThriftProblem('its schema has more than its columns');
   return leaves;
 }
@@ -227,7 +240,7 @@ function chunkOf(column: Struct, { path }: Leaf, name: string, size: number): Ch
 }
 
 /** So many bytes from a place; fewer where the file ends. */
-export async function readAt(file: FileHandle, at: number, bytes: number): Promise<Buffer> {
+export async function readAt(file: ReadableAt, at: number, bytes: number): Promise<Buffer> {
   const into = Buffer.alloc(bytes);
   let read = 0;
   while (read < bytes) {

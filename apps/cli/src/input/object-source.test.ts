@@ -1,0 +1,136 @@
+// Objects as inputs, at night with a real server of S3's protocol, moto's, behind a way that can be taken away.
+
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { S3Bucket, gathered } from '@shoal/fetch/s3';
+import { startS3Server, type S3Server } from '@shoal/queue/testing';
+import { Sandbox } from '../testing/shoal-process.ts';
+import { Way } from '../testing/way.ts';
+import { checkInputs, readInputs } from './files.ts';
+import { ObjectSource } from './object-source.ts';
+
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+if (!isNightly) console.warn('objects as inputs are tried at night alone, with moto (npm run test:nightly)');
+
+async function records(name: string) {
+  const found = [];
+  const options = { textField: undefined, idField: undefined, stdin: process.stdin, onBytes: () => undefined };
+  for await (const record of readInputs(await checkInputs([name], undefined), options)) found.push(record);
+  return found;
+}
+
+const texts = (found: readonly object[]) => found.map((record) => Reflect.get(record, 'text'));
+
+test.each(['s3://', 's3://bucket', 's3://bucket/', 's3://B/x.txt'])('%s is refused', async (address) => {
+  await expect(checkInputs([address], 'text')).rejects.toMatchObject({
+    code: 'USAGE',
+    message: expect.stringContaining('an object is called s3://BUCKET/KEY'),
+  });
+});
+
+describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
+  let s3: S3Server;
+  let way: Way;
+  let bucket: S3Bucket;
+
+  beforeAll(async () => {
+    s3 = await startS3Server();
+    way = new Way(Number(new URL(s3.endpoint).port));
+    await way.open();
+    Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}` });
+    await s3.makeBucket('shoal');
+    bucket = await S3Bucket.open('shoal', { endpoint: s3.endpoint });
+  }, 600_000);
+  afterAll(async () => {
+    delete process.env['AWS_ENDPOINT_URL_S3'];
+    bucket.close();
+    await way.close();
+    await s3.stop();
+  });
+
+  const large = Buffer.concat(
+    Array.from({ length: 300_000 }, (_, at) => createHash('sha256').update(`${at}`).digest()), // 9.6 MB
+  );
+
+  test('is read as a file of its name would be, also compressed and Parquet', async () => {
+    await bucket.put('a/b c.jsonl', Buffer.from('{"id":1,"text":"one"}\n{"text":"two"}\n'));
+    expect(await records('s3://shoal/a/b c.jsonl')).toMatchObject([
+      { id: 1, text: 'one' },
+      { line: 2, text: 'two' },
+    ]);
+    const fixtures = join(import.meta.dirname, '../../fixtures/parquet');
+    const parquet = readFileSync(join(fixtures, 'codec-zstd.parquet'));
+    await bucket.put('rows.parquet', parquet);
+    expect(texts(await records('s3://shoal/rows.parquet'))).toEqual(
+      texts(await records(join(fixtures, 'codec-zstd.parquet'))),
+    );
+  });
+
+  test('goes on behind the last byte where the connection breaks, and waits for a store that is away', async () => {
+    await bucket.put('large', large);
+    const source = await ObjectSource.open('s3://shoal/large');
+    const [told, pieces] = [[] as string[], [] as Buffer[]];
+    let breaks = 0;
+    const terms = [(problem: string) => void told.push(problem), [10, 200, 200, 200]] as const;
+    for await (const piece of source.chunks(...terms)) {
+      pieces.push(piece);
+      const bytes = pieces.reduce((sum, { length }) => sum + length, 0);
+      if (breaks === 0 && bytes > 1_000_000) [breaks] = [1, way.break()];
+      if (breaks === 1 && bytes > 3_000_000) {
+        breaks = 2;
+        await way.close();
+        setTimeout(() => void way.open(), 100);
+      }
+    }
+    expect(Buffer.concat(pieces).equals(large)).toBe(true);
+    expect(breaks).toBe(2);
+    const [at, into] = [source.openAt(), Buffer.alloc(100)];
+    expect(await at.read(into, 0, 100, large.length - 60)).toEqual({ bytesRead: 60 });
+    expect(into.subarray(0, 60).equals(large.subarray(-60))).toBe(true);
+  });
+
+  test('that was replaced or removed while it was read is refused, and never mixed', async () => {
+    await bucket.put('changing', large);
+    const source = await ObjectSource.open('s3://shoal/changing');
+    await bucket.put('changing', Buffer.from('another'));
+    await expect(gathered(source.chunks())).rejects.toThrow('the object was replaced while it was read');
+    await expect(source.openAt().read(Buffer.alloc(4), 0, 4, 0)).rejects.toThrow('was replaced while it was read');
+    const gone = await ObjectSource.open('s3://shoal/changing');
+    await bucket.remove('changing');
+    await expect(gathered(gone.chunks())).rejects.toThrow('was removed while it was read');
+    await expect(records('s3://shoal/changing.txt')).rejects.toThrow('there is no such object, or no such bucket');
+  });
+
+  test('is embedded; rows of an interrupted run are gone on with, and not behind another object of its name', async () => {
+    const sandbox = new Sandbox();
+    try {
+      const environment = { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}`, ...s3.credentials };
+      const lines = Buffer.from(Array.from({ length: 10_000 }, (_, at) => `text ${at}`).join('\n'));
+      const args = ['embed', 's3://shoal/texts.txt', '-o', 'out.jsonl'];
+      // bytes that are no text stand behind so many good lines that most have rows by then, and end the run
+      await bucket.put('texts.txt', Buffer.concat([lines, Buffer.from('\n\xff\n', 'latin1')]));
+      const first = await sandbox.start(args, { environment, folder: sandbox.files }).ended;
+      expect([first.code, first.stderr]).toEqual([
+        1,
+        expect.stringMatching(/s3:\/\/shoal\/texts\.txt, line 10001.*UTF-8/),
+      ]);
+      const again = await sandbox.start(args, { environment, folder: sandbox.files }).ended;
+      expect([again.code, again.stderr]).toEqual([
+        1,
+        expect.stringMatching(/goes on with out\.jsonl behind [\d,]+ rows/),
+      ]);
+      await bucket.put('texts.txt', Buffer.concat([lines, Buffer.from('\nmore')]));
+      const other = await sandbox.start(args, { environment, folder: sandbox.files }).ended;
+      expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('s3://shoal/texts.txt had')]);
+      const fresh = await sandbox.start([...args, '--fresh'], { environment, folder: sandbox.files }).ended;
+      expect([fresh.code, fresh.stderr]).toEqual([0, expect.stringContaining('10,001 rows')]);
+      const same = await sandbox.start(['embed', 's3://shoal/texts.txt', '-o', 's3://shoal/texts.txt'], { environment })
+        .ended;
+      expect([same.code, same.stderr]).toEqual([2, expect.stringContaining('is also an input')]);
+    } finally {
+      sandbox.remove();
+    }
+  });
+});
