@@ -2,9 +2,9 @@
 
 import { ShoalError, missingPrompt, promptText, type OutputDtype } from '@shoal/contract';
 import type { StoredModel } from '@shoal/models';
-import { refuseFieldsWithoutEffect, type Input } from '../input/files.ts';
+import { openAt, refuseFieldsWithoutEffect, type Input } from '../input/files.ts';
 import type { TextFormat } from '../input/record.ts';
-import { refuseUncarriable } from '../output/carried-columns.ts';
+import { carriedShards, refuseUncarriable } from '../output/carried-columns.ts';
 import type { CarriedFile } from '../output/row-form.ts';
 import type { OutputFormat, Target } from '../output/target.ts';
 import type { Terminal } from '../terminal.ts';
@@ -131,8 +131,8 @@ export function withLong(flags: EmbedFlags): EmbedFlags {
 /** The files whose columns go along: Parquet out of Parquet. */
 export function carriedOf(inputs: readonly Input[], format: OutputFormat): readonly CarriedFile[] | undefined {
   if (format !== 'parquet' || inputs.length === 0) return undefined;
-  const files = inputs.flatMap(({ path, parquet }) =>
-    path === undefined || parquet === undefined ? [] : [{ path, parquet }],
+  const files = inputs.flatMap((input) =>
+    input.parquet === undefined ? [] : [{ open: () => openAt(input), parquet: input.parquet }],
   );
   return files.length === inputs.length ? files : undefined;
 }
@@ -154,18 +154,10 @@ export function refuseLostColumns(inputs: readonly Input[], format: OutputFormat
       );
     return;
   }
-  const carried: readonly (readonly [boolean, string])[] = [
-    [flags.withText === true, '--with-text: the text goes along with the other columns of a Parquet file'],
-    [flags.shardRows !== undefined, '--shard-rows: a .parquet of a .parquet keeps its row groups, in one file'],
-    [
-      flags.dtype === 'i8',
-      '--dtype i8 needs a column of scales, which does not go beside the columns of a Parquet file; take f16 or ' +
-        'binary, or write .arrow',
-    ],
-  ];
-  const [, problem] = carried.find(([isAsked]) => isAsked) ?? [];
-  if (problem !== undefined) throw new ShoalError('USAGE', problem);
-  refuseUncarriable(files, flags.vectorField ?? 'embedding');
+  if (flags.withText === true)
+    throw new ShoalError('USAGE', '--with-text: the text goes along with the other columns of a Parquet file');
+  refuseUncarriable(files, flags.vectorField ?? 'embedding', flags.dtype);
+  if (flags.shardRows !== undefined) carriedShards(files, flags.shardRows);
 }
 
 export function refuseDimensions(model: StoredModel, dimensions: number | undefined): void {

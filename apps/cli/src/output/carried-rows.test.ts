@@ -10,11 +10,16 @@ import zlib from 'node:zlib';
 import { parquetMetadata, parquetReadObjects } from 'hyparquet';
 import { afterAll, describe, expect, test } from 'vitest';
 import { isShoalError } from '@shoal/contract';
-import { checkInputs, readInputs } from '../input/files.ts';
+import { checkInputs, openAt, readInputs } from '../input/files.ts';
+import type { TextRecord } from '../input/record.ts';
 import { readFooter } from '../parquet/footer.ts';
-import { refuseUncarriable } from './carried-columns.ts';
+import { HEADER_BYTES, pageAt } from '../parquet/pages.ts';
+import { carriedShards, refuseUncarriable } from './carried-columns.ts';
 import { openEncoder } from './row-encoder.ts';
-import type { EncodedRows, RowForm, Written } from './row-form.ts';
+import type { Block, EncodedRows, RowForm, Written } from './row-form.ts';
+import { FileWriter } from './row-writer.ts';
+import { readRunState } from './run-state.ts';
+import { checkTarget, type FileTarget } from './target.ts';
 
 const FIXTURES = join(import.meta.dirname, '../../fixtures/parquet');
 const fixture = (name: string): string => join(FIXTURES, name);
@@ -39,7 +44,7 @@ async function records(path: string, fields: { textField?: string; idField?: str
 
 async function formOf(...paths: readonly string[]): Promise<RowForm> {
   const inputs = await checkInputs(paths, undefined);
-  const carried = inputs.map(({ path, parquet }) => ({ path: path!, parquet: parquet! }));
+  const carried = inputs.map((input) => ({ open: () => openAt(input), parquet: input.parquet! }));
   return { format: 'parquet', dims: DIMS, hasIds: false, withText: false, model: 'm@1', carried };
 }
 
@@ -59,8 +64,8 @@ async function embedded(form: RowForm, { stopAt = Infinity, before = Buffer.allo
     }
   };
   let [good, index] = [0, -1];
-  for (const { path } of form.carried!)
-    for (const record of await records(path)) {
+  for (const { parquet } of form.carried!)
+    for (const record of await records(parquet.name)) {
       index++;
       if (!('text' in record) || ++good <= position) continue;
       const block = { records: [{ ...record, index }], dims: DIMS, vectors: vectorOf(index), position: good };
@@ -71,12 +76,43 @@ async function embedded(form: RowForm, { stopAt = Infinity, before = Buffer.allo
   return { bytes: Buffer.concat([...parts, encoder.tail()]), position: done };
 }
 
+/** Good records of the input with their vectors, so many at a time. */
+async function blocksOf(form: RowForm, size: number): Promise<Block[]> {
+  let index = -1;
+  const good: TextRecord[] = [];
+  for (const { parquet } of form.carried!)
+    for (const record of await records(parquet.name)) {
+      index++;
+      if ('text' in record) good.push({ ...record, index });
+    }
+  return Array.from({ length: Math.ceil(good.length / size) }, (_, at) => {
+    const own = good.slice(at * size, (at + 1) * size);
+    const vectors = Float32Array.from(own.flatMap((record) => [...vectorOf(record.index)]));
+    return { records: own, dims: DIMS, vectors, position: at * size + own.length };
+  });
+}
+
+/** What of a block comes behind so many good records. */
+function behind(block: Block, position: number): Block {
+  const done = Math.min(block.records.length, Math.max(0, position - (block.position - block.records.length)));
+  return { ...block, records: block.records.slice(done), vectors: block.vectors.subarray(done * DIMS) };
+}
+
+/** Behind the magic and the first page of vectors. */
+function firstPage(bytes: Buffer): number {
+  return 4 + pageAt(bytes.subarray(4, 4 + HEADER_BYTES)).bytes;
+}
+
 const rowsOf = async (bytes: Buffer): Promise<Record<string, unknown>[]> =>
   parquetReadObjects({
     file: Uint8Array.from(bytes).buffer,
     geoparquet: false,
     compressors: { GZIP: (page) => zlib.gunzipSync(page), ZSTD: (page) => zlib.zstdDecompressSync(page) },
   });
+
+/** From what a row was made of, in scales. */
+const farFrom = (row: number, embedding: readonly number[], scale: number): number =>
+  Math.max(...vectorOf(row).map((value, dim) => Math.abs(embedding[dim]! * scale - value) / scale));
 
 describe('columns of a Parquet file', () => {
   test('go along as they are, and a row without a text has no vector', async () => {
@@ -131,6 +167,62 @@ describe('columns of a Parquet file', () => {
     const other = await formOf(fixture('codec-gzip.parquet'), fixture('types.parquet'));
     expect(() => refuseUncarriable(other.carried!, 'embedding')).toThrow('has other columns than');
     expect(() => refuseUncarriable(other.carried!, 'text')).toThrow('has a column "text" already');
+  });
+
+  test('of i8 there is a scale a row, null where there is no vector, and a run that goes on writes the same', async () => {
+    const scalesPath = join(folder, 'scales');
+    const form = { ...(await formOf(fixture('types.parquet'))), dtype: 'i8', scalesPath } as const;
+    const { bytes: whole } = await embedded(form);
+    const rows = await rowsOf(whole);
+    expect(Object.keys(rows[0]!).slice(-2)).toEqual(['embedding', 'embedding_scale']);
+    const close = rows.map(({ embedding, embedding_scale: scale }, row) =>
+      embedding === null && scale === null ? 'null' : farFrom(row, embedding as number[], Number(scale)) <= 0.500_01,
+    );
+    expect(close).toEqual(rows.map((_, row) => (NULLS.includes(row) ? 'null' : true)));
+    for (const stopAt of [1, 17, 30, 44]) {
+      const { bytes: before, position } = await embedded(form, { stopAt });
+      const cut = before.length > 4 ? before : Buffer.alloc(0);
+      expect((await embedded(form, { before: cut, position })).bytes.equals(whole)).toBe(true);
+    }
+    const { bytes: before, position } = await embedded(form, { stopAt: 44 });
+    rmSync(scalesPath);
+    const again = embedded(form, { before: before.subarray(0, firstPage(before)), position });
+    await expect(again).rejects.toThrow('the scales of rows that are kept');
+    expect(() => refuseUncarriable(form.carried!, 'key', 'i8')).toThrow('has a column "key" already');
+  });
+
+  test('in shards keep whole row groups; a run that was interrupted goes on with them', async () => {
+    const form = await formOf(fixture('types.parquet'), fixture('types.parquet'));
+    const sizes = form.carried!.flatMap(({ parquet }) => parquet.groups.map(({ rows }) => rows));
+    const most = Math.max(...sizes);
+    expect(() => carriedShards(form.carried!, most - 1)).toThrow(`take --shard-rows ${most} or more`);
+    const whole = await rowsOf((await embedded(form)).bytes);
+    for (const stopAt of [Infinity, 1, 40, 70]) {
+      const target = (await checkTarget(join(folder, `shards-${stopAt}.parquet`), [])) as FileTarget;
+      const options = { target, form, shardRows: most };
+      const request = { inputs: [], model: 'm@1', options: {} };
+      const fresh = { v: 1, runId: 'r', request, rows: 0, position: 0, shard: 0, bytes: 0 } as const;
+      const blocks = await blocksOf(form, 25);
+      const first = await FileWriter.create(options, fresh);
+      for (const block of blocks) if (block.position <= stopAt) await first.write(block);
+      if (stopAt === Infinity) await first.finish();
+      else {
+        await first.abandon();
+        const state = await readRunState(target.state);
+        const next = (await FileWriter.reopen(options, state ?? fresh)) ?? (await FileWriter.create(options, fresh));
+        for (const block of blocks) await next.write(behind(block, next.state.position));
+        await next.finish();
+      }
+      const { rows, shards } = JSON.parse(await readFile(join(folder, `shards-${stopAt}.index.json`), 'utf8'));
+      expect(rows).toBe(2 * ROWS);
+      const read = await Promise.all(
+        shards.map(async ({ file }: { file: string }) => rowsOf(await readFile(join(folder, file)))),
+      );
+      expect(read.flat()).toEqual(whole);
+      expect(read.every((one: unknown[], at: number) => one.length === shards[at].rows && one.length <= most)).toBe(
+        true,
+      );
+    }
   });
 
   test.each(['f16', 'binary'] as const)('vectors may be %s', async (dtype) => {

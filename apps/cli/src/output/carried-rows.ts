@@ -2,14 +2,23 @@
 // again: types, encodings and compression stay what they were, also those that nobody here knows. Row groups keep their
 // rows; a row whose text got no vector has null. In the file a row group begins with its vectors, page by page as they
 // come, and ends with the copies, so that neither vectors nor columns are held in memory and a run that was interrupted
-// goes on behind its last page.
+// goes on behind its last page. Scales of i8 lie between the two, and come with the vectors: those of a row group are held
+// (4 bytes a row) and kept in a file beside for a run that goes on.
 
-import { open } from 'node:fs/promises';
 import { invariant } from '@shoal/contract';
 import { MODEL_KEY } from '@shoal/similarity/model-key';
 import { ARROW_SCHEMA, withVectorColumn } from '../parquet/arrow-schema.ts';
 import { MAGIC, readAt, refused } from '../parquet/footer.ts';
-import { chunkStruct, footerBytes, vectorColumn, vectorPage, type OwnChunk, type OwnColumn } from '../parquet/pages.ts';
+import {
+  chunkStruct,
+  flatColumn,
+  footerBytes,
+  optionalFloats,
+  vectorColumn,
+  vectorPage,
+  type OwnChunk,
+  type OwnColumn,
+} from '../parquet/pages.ts';
 import {
   TYPE,
   i32,
@@ -24,9 +33,20 @@ import {
   type Field,
   type Struct,
 } from '../parquet/thrift.ts';
+import { carriedGroups } from './carried-columns.ts';
 import { damagedParquet, keyValue, ownPageAt } from './parquet-rows.ts';
-import type { Block, CarriedFile, EncodedRows, ReadAt, RowEncoder, RowForm, Written } from './row-form.ts';
-import { encodeVectors } from './vector-form.ts';
+import type {
+  Block,
+  CarriedFile,
+  CarriedGroup,
+  EncodedRows,
+  ReadAt,
+  RowEncoder,
+  RowForm,
+  Written,
+} from './row-form.ts';
+import { ScaleSpool } from './scale-spool.ts';
+import { encodeVectors, scaleColumn } from './vector-form.ts';
 
 /** Of a page of vectors. */
 const PAGE_ROWS = 1_024;
@@ -34,10 +54,7 @@ const PAGE_ROWS = 1_024;
 const COPY_BYTES = 4 * 1024 * 1024;
 
 /** A row group of the input, and what of it is in the output. */
-interface Group {
-  readonly file: CarriedFile;
-  readonly number: number;
-  readonly rows: number;
+interface Group extends CarriedGroup {
   /** Where its vectors begin. */
   readonly at: number;
   /** Rows whose vectors are written. */
@@ -46,6 +63,8 @@ interface Group {
   bytes: number;
   rawBytes: number;
   values: number;
+  /** Behind the vectors, of i8. */
+  scales: OwnChunk | undefined;
   /** Bytes of the other columns that are written. */
   copied: number;
 }
@@ -53,8 +72,12 @@ interface Group {
 export class CarriedEncoder implements RowEncoder {
   readonly #form: RowForm;
   readonly #column: OwnColumn;
+  readonly #scaleColumn: OwnColumn | undefined;
+  readonly #scales: ScaleSpool | undefined;
   readonly #files: readonly CarriedFile[];
-  readonly #inputs: readonly Pick<Group, 'file' | 'number' | 'rows'>[];
+  readonly #inputs: readonly CarriedGroup[];
+  /** Which row of the input is the first of this file. */
+  readonly #firstRow: number;
   /** All that were begun; the last one may be incomplete. */
   readonly #groups: Group[] = [];
   #bytes = MAGIC.length;
@@ -67,16 +90,26 @@ export class CarriedEncoder implements RowEncoder {
   private constructor(form: RowForm, files: readonly CarriedFile[], position: number) {
     this.#form = form;
     this.#files = files;
-    this.#column = vectorColumn(form.vectorField ?? 'embedding', form.dtype ?? 'f32');
-    this.#inputs = files.flatMap((file) =>
-      file.parquet.groups.flatMap(({ rows }, number) => (rows === 0 ? [] : [{ file, number, rows }])),
-    );
+    const { vectorField = 'embedding', dtype = 'f32', shard } = form;
+    this.#column = vectorColumn(vectorField, dtype);
+    this.#scaleColumn = dtype === 'i8' ? flatColumn(scaleColumn(vectorField), 'float', 'optional') : undefined;
+    this.#scales = dtype === 'i8' ? new ScaleSpool(form.scalesPath) : undefined;
+    this.#inputs = shard?.groups ?? carriedGroups(files);
+    this.#firstRow = shard?.firstRow ?? 0;
     this.#position = position;
   }
 
-  /** Pages and copies of `written` are kept; the caller has cut the file behind the last of them. */
-  static async open(form: RowForm, files: readonly CarriedFile[], written?: Written): Promise<CarriedEncoder> {
-    const encoder = new CarriedEncoder(form, files, written?.position ?? 0);
+  /**
+   * Pages and copies of `written` are kept; the caller has cut the file behind the last of them. `position`: good
+   * records that are done with before a new file.
+   */
+  static async open(
+    form: RowForm,
+    files: readonly CarriedFile[],
+    written: Written | undefined,
+    position: number,
+  ): Promise<CarriedEncoder> {
+    const encoder = new CarriedEncoder(form, files, written?.position ?? position);
     if (written !== undefined) await encoder.#walk(written.read, written.bytes);
     return encoder;
   }
@@ -88,7 +121,7 @@ export class CarriedEncoder implements RowEncoder {
   async *encode({ records, dims, vectors, position }: Block): AsyncGenerator<EncodedRows> {
     for (const [row, { index }] of records.entries()) {
       // rows in between were skipped, or their job failed
-      yield* this.#fill(index);
+      yield* this.#fill(index - this.#firstRow);
       this.#page.push(vectors.subarray(row * dims, (row + 1) * dims));
       this.#position = position - records.length + row + 1;
       yield* this.#close();
@@ -99,7 +132,7 @@ export class CarriedEncoder implements RowEncoder {
   async *flush(): AsyncGenerator<EncodedRows> {
     // a run may have ended in the middle of a copy
     yield* this.#copy();
-    yield* this.#fill(this.#inputs.reduce((sum, { rows }) => sum + rows, 0));
+    yield* this.#fill(this.#total);
   }
 
   tail(): Buffer {
@@ -109,10 +142,16 @@ export class CarriedEncoder implements RowEncoder {
     const [root, ...elements] = structsIn(footer, 2) ?? [];
     const columns = numberIn(root!, 5) ?? 0;
     const orders = listIn(footer, 7);
+    const own = this.#scaleColumn === undefined ? [this.#column] : [this.#column, this.#scaleColumn];
+    const schema = [
+      new Map([...root!, [5, i32(columns + own.length)] as const]),
+      ...elements,
+      ...own.flatMap((column) => column.elements),
+    ];
     return footerBytes(
       new Map([
         ...footer,
-        [2, list(TYPE.struct, [new Map([...root!, [5, i32(columns + 1)]]), ...elements, ...this.#column.elements])],
+        [2, list(TYPE.struct, schema)],
         [3, i64(this.#groups.reduce((sum, { rows }) => sum + rows, 0))],
         [
           4,
@@ -123,7 +162,9 @@ export class CarriedEncoder implements RowEncoder {
         ],
         [5, list(TYPE.struct, this.#notes(structsIn(footer, 5) ?? []))],
         // the order of each leaf: that of its type
-        ...(orders === undefined ? [] : ([[7, list(TYPE.struct, [...orders, new Map([[1, struct([])]])])]] as const)),
+        ...(orders === undefined
+          ? []
+          : ([[7, list(TYPE.struct, [...orders, ...own.map(() => new Map([[1, struct([])]]))])]] as const)),
       ]),
     );
   }
@@ -145,7 +186,9 @@ export class CarriedEncoder implements RowEncoder {
     const all = new Float32Array(there.length * this.#form.dims);
     for (const [at, vector] of there.entries()) all.set(vector, at * this.#form.dims);
     const nulls = this.#page.map((vector) => vector === undefined);
-    const { bytes, ...facts } = vectorPage(encodeVectors(all, there.length, this.#form.dims, dtype), nulls, dtype);
+    const encoded = encodeVectors(all, there.length, this.#form.dims, dtype);
+    const { bytes, ...facts } = vectorPage(encoded, nulls, dtype);
+    if (encoded.scales !== undefined) await this.#scales?.add(this.#written, encoded.scales, nulls);
     this.#count(group, { ...facts, bytes: bytes.length }, this.#page.length);
     this.#page = [];
     yield { bytes, rows: there.length, position: this.#position };
@@ -157,7 +200,16 @@ export class CarriedEncoder implements RowEncoder {
     if (last !== undefined && last.written < last.rows) return last;
     const input = this.#inputs[this.#groups.length];
     invariant(input !== undefined, 'no more rows come than the files have');
-    const group = { ...input, at: this.#bytes, written: 0, bytes: 0, rawBytes: 0, values: 0, copied: 0 };
+    const group = {
+      ...input,
+      at: this.#bytes,
+      written: 0,
+      bytes: 0,
+      rawBytes: 0,
+      values: 0,
+      scales: undefined,
+      copied: 0,
+    };
     this.#groups.push(group);
     return group;
   }
@@ -171,11 +223,14 @@ export class CarriedEncoder implements RowEncoder {
     this.#written += rows;
   }
 
-  /** What is missing of the other columns, where all vectors of the row group are written. */
+  /** What is missing of scales and of the other columns, where all vectors of the row group are written. */
   async *#copy(): AsyncGenerator<EncodedRows> {
     const group = this.#groups.at(-1);
-    if (group === undefined || group.written < group.rows || group.copied === copyBytes(group)) return;
-    const file = await open(group.file.path, 'r');
+    if (group === undefined || group.written < group.rows) return;
+    if (this.#scales !== undefined && group.scales === undefined)
+      yield { bytes: this.#endScales(group, this.#scales), rows: 0, position: this.#position };
+    if (group.copied === copyBytes(group)) return;
+    const file = await group.file.open();
     try {
       let before = 0;
       for (const { at, bytes } of chunksOf(group)) {
@@ -194,6 +249,16 @@ export class CarriedEncoder implements RowEncoder {
     }
   }
 
+  /** The scales of a row group, whose vectors are the last that were written. */
+  #endScales(group: Group, scales: ScaleSpool): Buffer {
+    const pages = [...scales.take(PAGE_ROWS)].map(({ values, isNull }) => optionalFloats(values, isNull));
+    const bytes = Buffer.concat(pages.map((page) => page.bytes));
+    const rawBytes = pages.reduce((sum, page) => sum + page.rawBytes, 0);
+    group.scales = { at: this.#bytes, bytes: bytes.length, rawBytes, values: group.rows };
+    this.#bytes += bytes.length;
+    return bytes;
+  }
+
   /** From page to page: a footer would know them, and a file that is not finished has none. */
   async #walk(read: ReadAt, bytes: number): Promise<void> {
     while (this.#bytes < bytes) {
@@ -202,10 +267,24 @@ export class CarriedEncoder implements RowEncoder {
       const group = this.#current();
       while (group.written < group.rows && this.#bytes < bytes)
         this.#count(group, await ownPageAt(read, this.#bytes, bytes), Math.min(PAGE_ROWS, group.rows - group.written));
-      if (group.written < group.rows) break;
+      if (this.#scales !== undefined) await this.#walkScales(this.#scales, group, read, bytes);
+      if (group.written < group.rows || this.#bytes === bytes) break;
       group.copied = Math.min(copyBytes(group), bytes - this.#bytes);
       this.#bytes += group.copied;
     }
+  }
+
+  /** Those that are not in the file yet are beside it. */
+  async #walkScales(scales: ScaleSpool, group: Group, read: ReadAt, end: number): Promise<void> {
+    if (this.#bytes === end) return scales.reload(this.#written - group.written, group.written);
+    const chunk = { at: this.#bytes, bytes: 0, rawBytes: 0, values: group.rows };
+    for (let row = 0; row < group.rows; row += PAGE_ROWS) {
+      const page = await ownPageAt(read, this.#bytes, end);
+      chunk.bytes += page.bytes;
+      chunk.rawBytes += page.rawBytes;
+      this.#bytes += page.bytes;
+    }
+    group.scales = chunk;
   }
 
   get #total(): number {
@@ -214,7 +293,8 @@ export class CarriedEncoder implements RowEncoder {
 
   #groupStruct(group: Group, at: number): Struct {
     const old = structsIn(group.file.parquet.footer, 4)![group.number]!;
-    let offset = group.at + group.bytes;
+    const { scales } = group;
+    let offset = group.at + group.bytes + (scales?.bytes ?? 0);
     const columns = structsIn(old, 1)!.map((column, leaf) => {
       const chunk = chunksOf(group)[leaf]!;
       const moved = movedColumn(column, offset - chunk.at);
@@ -226,16 +306,20 @@ export class CarriedEncoder implements RowEncoder {
       const before = numberIn(old, field);
       return before === undefined ? [] : ([[field, i64(before + by)]] as const);
     };
-    const own: Struct = new Map([
+    const own = [
+      chunkStruct(this.#column, { at: group.at, bytes, rawBytes, values }),
+      ...(scales === undefined ? [] : [chunkStruct(this.#scaleColumn!, scales)]),
+    ];
+    const whole: Struct = new Map([
       ...old,
-      [1, list(TYPE.struct, [...columns, chunkStruct(this.#column, { at: group.at, bytes, rawBytes, values })])],
-      ...more(2, rawBytes),
-      ...more(6, bytes),
+      [1, list(TYPE.struct, [...columns, ...own])],
+      ...more(2, rawBytes + (scales?.rawBytes ?? 0)),
+      ...more(6, bytes + (scales?.bytes ?? 0)),
       ...(old.has(7) && at < 0x7fff ? ([[7, { type: TYPE.i16, value: BigInt(at) }]] as const) : []),
     ]);
     // where the row group began in the input
-    own.delete(5);
-    return own;
+    whole.delete(5);
+    return whole;
   }
 
   /** What the file says of itself: Arrow's schema with a column more, and which model made the vectors. */

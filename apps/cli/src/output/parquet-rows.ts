@@ -20,7 +20,7 @@ import {
 } from '../parquet/pages.ts';
 import { TYPE, ThriftProblem, i32, i64, list, text, type Struct } from '../parquet/thrift.ts';
 import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm, Written } from './row-form.ts';
-import { encodeVectors } from './vector-form.ts';
+import { encodeVectors, scaleColumn } from './vector-form.ts';
 
 /** 2,048 rows of 384 dimensions are 3 MB: large enough to be read in one go, small enough that a killed run loses seconds. */
 const GROUP_ROWS = 2_048;
@@ -53,7 +53,7 @@ export class ParquetEncoder implements RowEncoder {
       hasIds ? flatColumn('id', 'string') : flatColumn('index', 'int64'),
       ...(withText ? [flatColumn('text', 'string')] : []),
       vectorColumn(vectorField, dtype),
-      ...(dtype === 'i8' ? [flatColumn(`${vectorField}_scale`, 'float')] : []),
+      ...(dtype === 'i8' ? [flatColumn(scaleColumn(vectorField), 'float')] : []),
     ];
   }
 

@@ -7,8 +7,8 @@ import { npyHeader, npyRows } from './npy.ts';
 import type { RowEncoder, RowForm, Written } from './row-form.ts';
 import { encodeVectors, widthOf } from './vector-form.ts';
 
-/** `written`: a file of this form that is gone on with. */
-export async function openEncoder(form: RowForm, written?: Written): Promise<RowEncoder> {
+/** `written`: a file of this form that is gone on with; `position`: good records that are done with before a new one. */
+export async function openEncoder(form: RowForm, written?: Written, position = 0): Promise<RowEncoder> {
   switch (form.format) {
     case 'npy':
       return npyEncoder(form);
@@ -21,7 +21,7 @@ export async function openEncoder(form: RowForm, written?: Written): Promise<Row
     }
     case 'parquet': {
       if (form.carried !== undefined)
-        return (await import('./carried-rows.ts')).CarriedEncoder.open(form, form.carried, written);
+        return (await import('./carried-rows.ts')).CarriedEncoder.open(form, form.carried, written, position);
       return (await import('./parquet-rows.ts')).ParquetEncoder.open(form, written);
     }
   }

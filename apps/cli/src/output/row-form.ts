@@ -3,7 +3,7 @@
 import type { OutputDtype } from '@shoal/contract';
 import type { Compression } from '../compression.ts';
 import type { TextRecord } from '../input/record.ts';
-import type { ParquetFile } from '../parquet/footer.ts';
+import type { ParquetFile, ReadableAt } from '../parquet/footer.ts';
 import type { OutputFormat } from './target.ts';
 
 /** Consecutive rows: `vectors` is rows × dims, row-major, one vector for each record. */
@@ -47,14 +47,33 @@ export interface RowForm {
   readonly vectorField?: string | undefined;
   /** Of Parquet: the files whose columns go along. */
   readonly carried?: readonly CarriedFile[] | undefined;
+  /** Of them those that this file holds; absent: all. */
+  readonly shard?: CarriedShard | undefined;
+  /** Where scales that come before their place in the file are kept for a later run; absent: no run goes on. */
+  readonly scalesPath?: string;
   /** What made the vectors, name@revision; Arrow carries it. */
   readonly model?: string;
 }
 
 /** A Parquet file whose columns go along. */
 export interface CarriedFile {
-  readonly path: string;
+  readonly open: () => Promise<ReadableAt>;
   readonly parquet: ParquetFile;
+}
+
+/** A row group of such a file. */
+export interface CarriedGroup {
+  readonly file: CarriedFile;
+  readonly number: number;
+  readonly rows: number;
+}
+
+/** Consecutive row groups that become a file of their own. */
+export interface CarriedShard {
+  readonly groups: readonly CarriedGroup[];
+  /** Which row of all files is its first, and how many it has. */
+  readonly firstRow: number;
+  readonly rows: number;
 }
 
 /** A file that is gone on with: how much of it counts, and how many good records of the input that covers. */

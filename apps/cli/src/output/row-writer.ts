@@ -6,10 +6,11 @@ import { createReadStream } from 'node:fs';
 import { mkdtemp, open, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
-import { RowLists, SkippedList, idsPath, scalesPath } from './beside.ts';
+import { RowLists, SkippedList, hiddenLists, idsPath, scalesPath } from './beside.ts';
 import { PartialFile, removeLeftovers } from './partial-file.ts';
 import { openEncoder } from './row-encoder.ts';
-import type { Block, RowEncoder, RowForm } from './row-form.ts';
+import { carriedShards } from './carried-columns.ts';
+import type { Block, CarriedShard, RowEncoder, RowForm } from './row-form.ts';
 import type { RunState } from './run-state.ts';
 import { existingShards, extensionOf, indexPath, shardTarget, writeFailure, type FileTarget } from './target.ts';
 
@@ -35,7 +36,7 @@ export type Abandoned =
 export interface FileWriterOptions {
   readonly target: FileTarget;
   readonly form: RowForm;
-  /** Rows of each output file; undefined: one file has them all. */
+  /** Rows of each output file, of carried columns the most that one has; undefined: one file has them all. */
   readonly shardRows: number | undefined;
   /** Whether a later run can go on: its input can be read again. Default true. */
   readonly isRepeatable?: boolean;
@@ -61,6 +62,8 @@ export class FileWriter implements RowWriter {
   #open: OpenFile | undefined;
   /** Only where the form has no place for ids. */
   readonly #lists: RowLists | undefined;
+  /** Where columns go along, which row groups each file has. */
+  readonly #carried: readonly CarriedShard[] | undefined;
 
   private constructor(
     options: FileWriterOptions,
@@ -72,6 +75,7 @@ export class FileWriter implements RowWriter {
     this.#state = state;
     this.#open = file;
     this.#lists = lists;
+    this.#carried = carriedIn(options);
   }
 
   /** Begins: the first file is there, empty. */
@@ -94,12 +98,12 @@ export class FileWriter implements RowWriter {
     const partial = await PartialFile.reopen(fileOf(options, state.shard), state, lists);
     if (partial === undefined) return undefined;
     try {
-      const encoder = await openEncoder(form, {
+      const encoder = await openEncoder(formOf(options, carriedIn(options)?.[state.shard]), {
         read: (at, length) => partial.read(at, length),
         bytes: state.bytes,
         position: state.position,
       });
-      const rows = state.rows - state.shard * (shardRows ?? 0);
+      const rows = form.carried === undefined ? state.rows - state.shard * (shardRows ?? 0) : state.rows;
       return new FileWriter(options, state, { partial, encoder, rows }, lists);
     } catch (error) {
       await partial.keep();
@@ -112,22 +116,42 @@ export class FileWriter implements RowWriter {
   }
 
   async write(block: Block): Promise<void> {
-    const limit = this.#options.shardRows ?? Infinity;
     for (let from = 0; from < block.records.length;) {
       if (this.#open === undefined) await this.#begin({ ...this.#state, shard: this.#state.shard + 1 });
       const file = this.#open!;
-      const to = Math.min(block.records.length, from + limit - file.rows);
-      const part = partOf(block, from, to);
-      await this.#lists?.append(part);
-      await append(file.partial, file.encoder.encode(part));
-      file.rows += to - from;
+      const { to, isFull } = this.#room(file, block, from);
+      if (to > from) {
+        const part = partOf(block, from, to);
+        await this.#lists?.append(part);
+        await append(file.partial, file.encoder.encode(part));
+        file.rows += to - from;
+      }
       from = to;
-      if (file.rows === limit) await this.#end(file);
+      if (isFull) await this.#end(file);
     }
+  }
+
+  /** Up to where the records of a block go into the open file, and whether nothing goes into it behind them. */
+  #room(file: OpenFile, { records }: Block, from: number): { readonly to: number; readonly isFull: boolean } {
+    const shard = this.#carried?.[this.state.shard];
+    if (shard === undefined) {
+      const limit = this.#options.shardRows ?? Infinity;
+      const to = Math.min(records.length, from + limit - file.rows);
+      return { to, isFull: file.rows + to - from === limit };
+    }
+    const end = shard.firstRow + shard.rows;
+    const next = records.findIndex(({ index }, at) => at >= from && index >= end);
+    const to = next === -1 ? records.length : next;
+    return { to, isFull: next !== -1 || records.at(-1)!.index === end - 1 };
   }
 
   async finish(): Promise<void> {
     if (this.#open !== undefined) await this.#end(this.#open);
+    // row groups behind the last one with a vector
+    while (this.#carried !== undefined && this.#state.shard < this.#carried.length - 1) {
+      await this.#begin({ ...this.#state, shard: this.#state.shard + 1 });
+      await this.#end(this.#open!);
+    }
     const { target, shardRows } = this.#options;
     if (shardRows !== undefined) await writeIndex(this.#options, shardRows, this.#state);
     await this.#publishBeside(target);
@@ -189,7 +213,8 @@ export class FileWriter implements RowWriter {
   }
 
   async #begin(state: RunState): Promise<void> {
-    const encoder = await openEncoder(this.#options.form);
+    const form = formOf(this.#options, this.#carried?.[state.shard]);
+    const encoder = await openEncoder(form, undefined, state.position);
     const partial = await PartialFile.create(fileOf(this.#options, state.shard), state, encoder.head(0), this.#lists);
     this.#open = { partial, encoder, rows: 0 };
   }
@@ -201,6 +226,15 @@ export class FileWriter implements RowWriter {
     this.#state = partial.state;
     this.#open = undefined;
   }
+}
+
+function carriedIn({ form, shardRows }: FileWriterOptions): readonly CarriedShard[] | undefined {
+  return form.carried === undefined || shardRows === undefined ? undefined : carriedShards(form.carried, shardRows);
+}
+
+/** What one of the files is made of. */
+function formOf({ form, target }: FileWriterOptions, shard: CarriedShard | undefined): RowForm {
+  return form.carried === undefined ? form : { ...form, shard, scalesPath: hiddenLists(target).scales };
 }
 
 async function listsOf(
@@ -244,16 +278,16 @@ async function append(partial: PartialFile, encoded: ReturnType<RowEncoder['enco
 }
 
 /** Shards appear one by one; this file, which names them all, says that there are no more to come. */
-async function writeIndex(
-  { target, form }: FileWriterOptions,
-  shardRows: number,
-  { rows, request }: RunState,
-): Promise<void> {
-  const count = Math.max(1, Math.ceil(rows / shardRows));
-  const shards = Array.from({ length: count }, (_, at) => ({
-    file: basename(shardTarget(target, at).path),
-    rows: Math.min(shardRows, rows - at * shardRows),
-  }));
+async function writeIndex(options: FileWriterOptions, shardRows: number, state: RunState): Promise<void> {
+  const { target, form } = options;
+  const { request } = state;
+  const sizes =
+    carriedIn(options)?.map((shard) => shard.rows) ??
+    Array.from({ length: Math.max(1, Math.ceil(state.rows / shardRows)) }, (_, at) =>
+      Math.min(shardRows, state.rows - at * shardRows),
+    );
+  const shards = sizes.map((own, at) => ({ file: basename(shardTarget(target, at).path), rows: own }));
+  const rows = sizes.reduce((sum, own) => sum + own, 0);
   const path = indexPath(target);
   try {
     await writeFile(

@@ -15,6 +15,11 @@ export interface VectorValues {
   readonly scales: Float32Array | undefined;
 }
 
+/** The column beside that of the vectors, by which bytes are multiplied. */
+export function scaleColumn(vectorField: string): string {
+  return `${vectorField}_scale`;
+}
+
 export function widthOf(dims: number, dtype: OutputDtype): number {
   return dtype === 'binary' ? Math.ceil(dims / 8) : dims;
 }

@@ -3,26 +3,27 @@
 // stay as they are, byte for byte: types that no library here knows are not lost. FlatBuffers' layout:
 // https://flatbuffers.dev/internals/
 
-import { Field, Float16, Float32, Int8, List, Schema, Uint8 } from 'apache-arrow';
+import { Field, Float16, Float32, Int8, List, Schema, Uint8, type TypeMap } from 'apache-arrow';
 import { Message } from 'apache-arrow/ipc/metadata/message';
 import type { OutputDtype } from '@shoal/contract';
+import { scaleColumn } from '../output/vector-form.ts';
 
 /** Under which name Arrow's writers keep it, in base64. */
 export const ARROW_SCHEMA = 'ARROW:schema';
 
 const TYPES = { f32: () => new Float32(), f16: () => new Float16(), i8: () => new Int8(), binary: () => new Uint8() };
 
-/** `schema` with a column of vectors behind its others; undefined where it cannot be understood. */
+/** `schema` with a column of vectors behind its others, of i8 also one of scales; undefined where it cannot be understood. */
 export function withVectorColumn(schema: string, name: string, dtype: OutputDtype): string | undefined {
   const whole = Buffer.from(schema, 'base64');
   // written before Arrow 0.15: without the marker
   const prefix = whole.length >= 8 && whole.readInt32LE(0) === -1 ? 8 : 4;
   const old = whole.subarray(prefix);
-  const more = Buffer.from(
-    Message.encode(
-      Message.from(new Schema([new Field(name, new List(new Field('element', TYPES[dtype](), false)), true)])),
-    ),
-  );
+  const fields = [
+    new Field(name, new List(new Field('element', TYPES[dtype](), false)), true),
+    ...(dtype === 'i8' ? [new Field(scaleColumn(name), new Float32(), true)] : []),
+  ];
+  const more = Buffer.from(Message.encode(Message.from(new Schema<TypeMap>(fields))));
   try {
     const message = rebuilt(old, more);
     const length = Buffer.alloc(8);

@@ -70,6 +70,13 @@ function npyBytes(values: Int32Array): Buffer {
   return Buffer.from(values.buffer, values.byteOffset, values.byteLength);
 }
 
+/** A float for each row that has one; `isNull` says which have none, and `floats` holds only those of the others. */
+export function optionalFloats(floats: Float32Array, isNull: readonly boolean[]): Page {
+  const definition = new Runs();
+  for (const none of isNull) definition.add(none ? 0 : 1, 1);
+  return page([levels(definition.end()), npyRows(floats)], isNull.length, CODEC.none);
+}
+
 /** Values that are all there. */
 export function requiredPage(values: Buffer, count: number, codec: number = CODEC.none): Page {
   return page([values], count, codec);
@@ -170,7 +177,11 @@ export interface OwnColumn {
   readonly codec: number;
 }
 
-export function flatColumn(name: string, kind: 'string' | 'int64' | 'float'): OwnColumn {
+export function flatColumn(
+  name: string,
+  kind: 'string' | 'int64' | 'float',
+  repetition: 'required' | 'optional' = 'required',
+): OwnColumn {
   const physical = kind === 'string' ? 'BYTE_ARRAY' : kind === 'int64' ? 'INT64' : 'FLOAT';
   const meaning =
     kind === 'string'
@@ -181,7 +192,7 @@ export function flatColumn(name: string, kind: 'string' | 'int64' | 'float'): Ow
       : [];
   const element: Struct = new Map([
     [1, i32(PHYSICAL.indexOf(physical))],
-    [3, i32(REPETITION.required)],
+    [3, i32(REPETITION[repetition])],
     [4, text(name)],
     ...meaning,
   ]);
