@@ -21,6 +21,7 @@ import { csvReader, jsonlReader, linesReader, markdownReader } from './readers/t
 import { tokenizerReader } from './readers/tokenizer.ts';
 import { unigramReader } from './readers/unigram.ts';
 import { jsonlVectorsReader } from './readers/vectors-jsonl.ts';
+import { parquetVectorsReader } from './readers/vectors-parquet.ts';
 
 export const READERS: readonly FuzzedReader[] = [
   inputReader,
@@ -40,6 +41,7 @@ export const READERS: readonly FuzzedReader[] = [
   jsonArrayReader,
   compressedReader,
   parquetReader,
+  parquetVectorsReader,
   csvEdgesReader,
   jsonlEdgesReader,
   safetensorsReader,

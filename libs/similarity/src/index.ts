@@ -59,6 +59,7 @@ export {
   type VectorFileOptions,
   type VectorFormat,
 } from './collections/vector-files.ts';
+export { soundRows } from './collections/sound-rows.ts';
 export { MODEL_KEY, modelText } from './collections/vectors-model.ts';
 export { CUDA_LIBRARY } from './engines/native-addon.ts';
 export { cudaLibraryProblem, openCuda, type CudaFound, type OpenedCuda } from './engines/cuda-library.ts';

@@ -1,8 +1,6 @@
 // `shoal index`: collections out of texts (embedded through the queue) or files of vectors, and what there is of them.
 // A build makes a version that appears when it is complete; who searches the one before goes on.
 
-import { createReadStream } from 'node:fs';
-import { stat } from 'node:fs/promises';
 import { ShoalError, isSameModel, isShoalError, mainQueue, promptText, sidePrompt } from '@shoal/contract';
 import type { Settings } from '@shoal/core';
 import { expectEmbedder, type StoredModel } from '@shoal/models';
@@ -14,23 +12,17 @@ import {
   listCollections,
   modelText,
   openCollection,
-  readVectors,
   removeCollection,
-  vectorFileCure,
-  vectorFormat,
   type CollectionInfo,
   type Metric,
   type Recall,
-  type RowBatch,
   type RowSource,
   type RowType,
 } from '@shoal/similarity';
 import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
-import { readLines } from '../input/lines.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import { ReadingNotes } from '../input/reading-notes.ts';
 import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
-import { decodeLine } from '../input/utf8.ts';
 import { SkippedList } from '../output/beside.ts';
 import { interruptionReport } from '../output/interruption-report.ts';
 import type { Block } from '../output/row-form.ts';
@@ -38,6 +30,7 @@ import { READING_RULES, READING_RULES_NAME, type RunRequest, type RunState } fro
 import { duration, rowProgress } from '../progress.ts';
 import { collectionSettings, type CollectionSettings } from '../search/collection-settings.ts';
 import { withKeptBuild, type KeptBuild } from '../search/kept-build.ts';
+import { areVectors, isParquet, vectorRows } from '../search/vector-input.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
 import { fetchModel, withSession, type Session } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
@@ -65,7 +58,7 @@ export interface BuildFlags extends IndexFlags {
   readonly delimiter?: string;
   /** False: --no-header. */
   readonly header: boolean;
-  /** Of an Arrow file: the column of the vectors. */
+  /** Of an Arrow or Parquet file: the column of the vectors. */
   readonly column?: string;
   readonly onError: 'fail' | 'skip';
   /** Name of the model's prompt before each text, or "none"; default: its "passage", if it has one. */
@@ -94,11 +87,11 @@ export async function build(
   const { collectionsDir: folder } = settings;
   const startedMs = performance.now();
   const hasVectors = await areVectors(files, flags);
-  if (hasVectors) refuseFlagsOfTexts(flags);
+  if (hasVectors) refuseFlagsOfTexts(flags, files);
   if (flags.append === true) await refuseOtherRows(folder, name, flags);
   const { info, notes } = hasVectors
     ? {
-        info: await write({ terminal, settings, folder, name, flags }, chained(files, flags, terminal.signal), {
+        info: await write({ terminal, settings, folder, name, flags }, vectorRows(files, flags, terminal.signal), {
           about: aboutVectors(flags),
         }),
         notes: new ReadingNotes(),
@@ -159,7 +152,7 @@ async function buildFromTexts(
   if (flags.column !== undefined)
     throw new ShoalError(
       'USAGE',
-      '--column names the vectors of an Arrow file, and the files hold texts; leave it out',
+      '--column names the vectors of an Arrow or Parquet file, and the files hold texts; leave it out',
     );
   const inputs = await checkInputs(files, flags.format);
   refuseFieldsWithoutEffect(inputs, flags);
@@ -308,20 +301,14 @@ function isRepeatable(inputs: readonly Input[]): boolean {
   return inputs.every(({ identity }) => identity !== undefined);
 }
 
-function refuseFlagsOfTexts({
-  model,
-  maxTokens,
-  textField,
-  idField,
-  delimiter,
-  header,
-  onError,
-  prompt,
-}: BuildFlags): void {
+function refuseFlagsOfTexts(
+  { model, maxTokens, textField, idField, delimiter, header, onError, prompt }: BuildFlags,
+  files: readonly string[],
+): void {
   const asked = Object.entries({
     '--max-tokens': maxTokens,
     '--text-field': textField,
-    '--id-field': idField,
+    '--id-field': files.every(isParquet) ? undefined : idField, // which column is the id has to be said of Parquet
     '--delimiter': delimiter,
     '--no-header': header ? undefined : true,
     '--prompt': prompt,
@@ -331,8 +318,8 @@ function refuseFlagsOfTexts({
   if (flag !== undefined)
     throw new ShoalError(
       'USAGE',
-      `${flag} is about texts, and the files hold vectors; leave it out, or say --format jsonl to embed the ` +
-        'texts of JSONL that has both',
+      `${flag} is about texts, and the files hold vectors; leave it out, or say --format jsonl or --format parquet to ` +
+        'embed the texts of files that have both',
     );
   if (model !== undefined && modelText(model) === undefined)
     throw new ShoalError('USAGE', `--model ${model} is no model: NAME, or NAME@REVISION, that made the vectors`);
@@ -457,69 +444,6 @@ function nameOf({ id, file, line, unit }: TextRecord): string {
   return line === undefined || unit === undefined
     ? `${file}${line === undefined ? '' : `:${line}`}`
     : placeIn(file, line, unit);
-}
-
-async function* chained(
-  files: readonly string[],
-  { column }: BuildFlags,
-  signal: AbortSignal,
-): AsyncGenerator<RowBatch> {
-  for (const file of files) yield* readVectors(file, { signal, ...(column === undefined ? {} : { column }) });
-}
-
-/** Its texts are read, and no vectors that it may have. */
-function isParquet(file: string): boolean {
-  return /\.(parquet|pq)$/i.test(file);
-}
-
-/** Files of vectors by extension; JSONL is one when its first record holds a vector. */
-async function areVectors(files: readonly string[], { format }: BuildFlags): Promise<boolean> {
-  if (files.length === 0)
-    throw new ShoalError(
-      'USAGE',
-      'name files to make the collection of: texts (.md, .txt, .csv, .jsonl, .parquet) or vectors (.npy, .arrow, .jsonl)',
-    );
-  if (format !== undefined) return false;
-  // Says how to come by one that can be read.
-  for (const file of files) if (!isParquet(file) && vectorFileCure(file) !== undefined) readVectors(file);
-  const kinds = await Promise.all(
-    files.map(async (file) => {
-      const found = vectorFormat(file);
-      return found === 'jsonl' ? holdsVectors(file) : found !== undefined;
-    }),
-  );
-  if (kinds.some((isVectors) => isVectors !== kinds[0]))
-    throw new ShoalError(
-      'USAGE',
-      'some of the files hold vectors and some texts: build from one kind, and append the other',
-    );
-  return kinds[0]!;
-}
-
-/**
- * A file that cannot be read, or whose first record cannot, counts as one of texts: it is reported with all others, by
- * file and line.
- */
-async function holdsVectors(path: string): Promise<boolean> {
-  try {
-    if (!(await stat(path)).isFile()) return false; // what a look takes out of a pipe is gone
-    const record: unknown = JSON.parse(await firstRecord(path));
-    if (typeof record !== 'object' || record === null || Array.isArray(record)) return Array.isArray(record);
-    return ['embedding', 'vector'].some((field) => Array.isArray(Reflect.get(record, field)));
-  } catch {
-    return false;
-  }
-}
-
-/** The first line with something in it; empty when there is none, or it is longer than a line may be. */
-async function firstRecord(path: string): Promise<string> {
-  for await (const lines of readLines(createReadStream(path))) {
-    for (const { bytes, ...place } of lines) {
-      const text = bytes === undefined ? '' : decodeLine({ ...place, bytes }).text;
-      if (bytes === undefined || text.trim() !== '') return text;
-    }
-  }
-  return '';
 }
 
 /** What reading the texts left out, where it left out anything. */

@@ -27,7 +27,8 @@ const FORMAT_OF: Readonly<Record<string, VectorFormat>> = {
 /** Files of vectors that others write and nobody reads here, and how to come from them to one that is read. */
 const CURE_OF: Readonly<Record<string, string>> = {
   '.npz': 'a .npz archive holds several arrays: save one with numpy.save("x.npy", archive["name"])',
-  '.parquet': 'write it as Arrow: pyarrow.feather.write_feather(pyarrow.parquet.read_table(path), "x.arrow")',
+  '.parquet':
+    'shoal index build reads it; here write it as Arrow: pyarrow.feather.write_feather(pyarrow.parquet.read_table(path), "x.arrow")',
   '.safetensors': 'save the tensor with numpy.save("x.npy", tensor.numpy())',
   '.pt': 'save the tensor with numpy.save("x.npy", tensor.numpy())',
   '.pth': 'save the tensor with numpy.save("x.npy", tensor.numpy())',
