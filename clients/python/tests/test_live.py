@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import redis
 
-from shoal import AsyncShoal, Dtype, EmbeddedRow, Shoal, ShoalError, SkippedBlock
+from shoal import AsyncShoal, Dtype, EmbeddedRow, Shoal, ShoalError, SkippedBlock, __version__
 
 TOLD: dict[str, Any] = json.loads(os.environ["SHOAL_TEST"])
 URL, MODEL = str(TOLD["url"]), str(TOLD["model"])
@@ -60,6 +60,28 @@ class Embedding(unittest.IsolatedAsyncioTestCase):
         self.assertEqual({**json.loads(cast(bytes, data)), **{"trace": trace, "v": 2}}, json.loads(cast(bytes, data)))
         with self.assertRaisesRegex(ValueError, "trace has 'requestId': 'two words'"):
             await self.shoal.embed(["whose"], trace={"requestId": "two words"})
+
+    async def test_the_queue_is_noted_and_structures_of_another_version_are_refused(self) -> None:
+        server = redis.from_url(URL)
+        await self.shoal.embed(TEXTS[:1])
+        self.assertIn(f"embed-{NAME}".encode(), cast(Any, server.smembers("{shoal}:queues")))
+        self.assertEqual(server.hget("{shoal}:schema", "version"), b"1")
+        prefix = f"{{{new_id()}}}"
+        refusals: list[tuple[dict[str, str], str, str]] = [
+            ({"version": "9", "minReader": "2", "writer": "7.0.0"}, "QUEUE_UNSAFE", "pip install -U shoal"),
+            ({"version": "0", "minReader": "0", "writer": "0.0.1"}, "QUEUE_UNSAFE", "reads none older than 1"),
+            ({"version": "new"}, "QUEUE_DAMAGED", f"DEL '{prefix}:schema'"),
+        ]
+        for told, code, message in refusals:
+            server.delete(f"{prefix}:schema")
+            server.hset(f"{prefix}:schema", mapping=cast(Any, told))
+            with self.assertRaisesRegex(ShoalError, message) as raised:
+                await AsyncShoal(URL, model=NAME, prefix=prefix).__aenter__()
+            self.assertEqual(raised.exception.code, code)
+        server.delete(f"{prefix}:schema")
+        async with AsyncShoal(URL, model=NAME, prefix=prefix):
+            self.assertEqual(server.hget(f"{prefix}:schema", "writer"), __version__.encode())
+        server.delete(f"{prefix}:schema", f"{prefix}:queues")
 
     async def test_vectors_have_the_bits_that_the_sdk_gives_in_every_form(self) -> None:
         for dtype in DTYPES:
@@ -268,7 +290,7 @@ class Waiting(unittest.TestCase):
             pass
         self.assertEqual(raised.exception.code, "QUEUE_UNREACHABLE")
         self.assertNotIn("secret", str(raised.exception))
-        for wrong in ("http://a", "redis+sentinel://a/m"):
+        for wrong in ("http://a", "redis+sentinel://a", "redis+cluster://a/1", "redis+cluster://a?x=1"):
             with self.assertRaises(ShoalError) as raised:
                 Shoal(wrong, model=NAME)
             self.assertEqual(raised.exception.code, "CONFIG_INVALID")

@@ -32,6 +32,27 @@ class Others(unittest.TestCase):
         self.assertEqual(found.ranked.tolist(), expected["ranked"])
         self.assertTrue(found.model.startswith(f"{TOLD['reranker']}@"))
 
+    def test_a_question_that_was_submitted_is_found_again_by_its_id(self) -> None:
+        expected, model = TOLD["expected"], TOLD["reranker"]
+        id = f"test-{uuid.uuid4()}"
+        asked = self.shoal.submit_rerank("the sea at night", expected["documents"], model=model, job_id=id, meta={"a": 1})
+        self.assertEqual(asked.id, id)
+        with Shoal(URL, model=NAME) as other:
+            job = other.rerank_job(id, model=model)
+            found = job.result(top_n=5, timeout=120)
+            np.testing.assert_array_equal(found.scores, np.array(expected["scores"], dtype=np.float32))
+            self.assertEqual(found.ranked.tolist(), expected["ranked"])
+            status = job.status()
+            self.assertEqual((status.state, status.rows_done, status.meta), ("completed", 70, {"a": 1}))
+            theirs = other.rerank_job("asked-by-the-sdk", model=model).result(timeout=120)
+            np.testing.assert_array_equal(theirs.scores, found.scores)
+            job.release()
+            self.assertEqual(job.status().state, "unknown")
+        with self.assertRaisesRegex(ShoalError, "belongs to another request"):
+            self.shoal.submit_rerank("x", ["y"], model=model, job_id="asked-by-the-sdk")
+        with self.assertRaisesRegex(ValueError, "was given no documents"):
+            self.shoal.submit_rerank("x", [], model=model)
+
     def test_a_search_finds_the_rows_that_numpy_finds(self) -> None:
         queries = ROWS[:70] + 0.01
         found = self.shoal.search("docs", queries, k=3)

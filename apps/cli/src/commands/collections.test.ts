@@ -81,6 +81,9 @@ test('files of vectors are told by their first record, whatever stands in it and
       stderr: expect.stringMatching(new RegExp(`^shoal: ${name}@1: 1 rows? of 2 dimensions`)),
     });
   }
+  const parquet = join(import.meta.dirname, '../../fixtures/parquet-vectors/fixed.parquet');
+  const built = await box.run(['index', 'build', 'parquet', parquet, '--id-field', 'key', '--json', '-q']);
+  expect([built.code, JSON.parse(built.stdout)]).toMatchObject([0, { rows: 30, dims: 4 }]);
   writeFileSync(box.path('texts.jsonl'), '{"text":"an \\"embedding\\": [1, 2]"}\n');
   expect(await box.run(['index', 'build', 'mixed', 'texts.jsonl', 'bracket.jsonl'])).toMatchObject({
     code: 2,
@@ -101,6 +104,7 @@ test('flags that a build could not follow are refused, and it makes no version',
     [['--max-tokens', '9'], '--max-tokens is about texts, and the files hold vectors'],
     [['--prompt', 'none'], '--prompt is about texts, and the files hold vectors'],
     [['--column', 'a'], '--column names a column of an Arrow file'],
+    [['--id-field', 'key'], '--id-field is about texts, and the files hold vectors'],
     [['--text-field', 'body'], '--text-field is about texts, and the files hold vectors'],
     [['--on-error', 'skip'], '--on-error skip is about texts, and the files hold vectors'],
   ] as const;

@@ -69,7 +69,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-async function startWorker(settings: Readonly<Record<string, string>>): Promise<void> {
+async function startWorker(settings: Readonly<Record<string, string>>): Promise<ChildProcess> {
   const { main, execArgv } = programOf('cpu-worker');
   const child = fork(main, [], {
     execArgv: [...execArgv],
@@ -79,6 +79,7 @@ async function startWorker(settings: Readonly<Record<string, string>>): Promise<
   workers.push(child);
   const [report]: unknown[] = await once(child, 'message');
   expect(report).toMatchObject({ kind: 'ready' });
+  return child;
 }
 
 /** As the SDK gives them: in each form, and as f32; and a request that it submitted. */
@@ -166,10 +167,35 @@ describe.skipIf(!isNightly)('the Python client, at night', () => {
     };
     const documents = TEXTS.filter((text) => text.length > 0 && text.length < 200).slice(0, 70);
     const { scores, ranked } = await client.rerank({ model: RERANKER, query: 'the sea at night', documents, topN: 5 });
+    await client.submitRerank({ model: RERANKER, query: 'the sea at night', documents, jobId: 'asked-by-the-sdk' });
     await client.close();
     const expected = { documents, scores: [...scores], ranked };
     const said = await run(['-m', 'unittest', 'tests/test_night.py'], { reranker: RERANKER, dims, expected, spread });
     expect(said).toMatch(/Ran \d+ tests[^]*OK/);
+  });
+
+  test.each(['sentinel', 'cluster'] as const)('finds the new server after a failover: %s', async (topology) => {
+    const many = await startTestServer({ topology });
+    const worker = await startWorker({ SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: testCacheDir, SHOAL_REDIS_URL: many.url });
+    const child = spawn(python, ['tests/topology.py'], {
+      cwd: CLIENT,
+      env: { ...process.env, ...environment({ url: many.url }) },
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const lines: string[] = [];
+    const exit = once(child, 'exit');
+    for await (const line of createInterface({ input: child.stdout })) {
+      lines.push(line);
+      if (line !== 'some are done') continue;
+      await many.kill9();
+      await many.restart(); // as a follower of the one that took over
+    }
+    expect([lines, (await exit)[0]]).toEqual([['some are done', '60 of 60 right'], 0]);
+    const gone = once(worker, 'exit');
+    worker.kill('SIGTERM');
+    await gone;
+    workers.splice(workers.indexOf(worker), 1);
+    await many.stop();
   });
 
   test('its types are strict, and its examples run from a wheel in an empty environment', async () => {

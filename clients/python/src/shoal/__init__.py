@@ -22,15 +22,16 @@ from ._results import (
 )
 from ._server import CancelOutcome
 from ._waiting import Waiting
-from .aio import AsyncJob, AsyncShoal
+from .aio import AsyncJob, AsyncRerankJob, AsyncShoal
 from .errors import ERROR_CODES, ErrorCode, ShoalError
-from .sync import Job, Shoal
+from .sync import Job, RerankJob, Shoal
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ERROR_CODES",
     "AsyncJob",
+    "AsyncRerankJob",
     "AsyncShoal",
     "CancelOutcome",
     "Dtype",
@@ -46,6 +47,7 @@ __all__ = [
     "Metric",
     "Moment",
     "Ranking",
+    "RerankJob",
     "Reranked",
     "Scores",
     "SearchResult",

@@ -25,10 +25,11 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from ._address import open_redis, redacted
 from ._batch import Batcher
 from ._formats import Header, decode_header, open_result
 from ._keys import Keys
-from ._server import Added, Again, CancelOutcome, Ending, NewJob, QueueServer, open_redis, redacted
+from ._server import Added, Again, CancelOutcome, Ending, NewJob, QueueServer
 from ._waiting import Waiting, why_waiting
 from .errors import ErrorCode, ShoalError, parse_failed_reason
 
@@ -169,6 +170,12 @@ class Door:
                 self._on_unused(entry.job.job_id)
 
 
+def _own_version() -> str:
+    from . import __version__  # the package is whole by then
+
+    return __version__
+
+
 class QueueLine:
     """What a client has open towards one queue."""
 
@@ -185,7 +192,7 @@ class QueueLine:
         self.server = QueueServer(redis, keys)
         self.reply_channel = keys.reply(f"python-{uuid.uuid4()}")
         # a connection that listens is busy for good
-        self._replies = open_redis(url)
+        self._replies = open_redis(url, keys.prefix)
         self._url = url
         self.patience = patience
         self._door = Door(
@@ -209,6 +216,7 @@ class QueueLine:
         pubsub = self._replies.pubsub(ignore_subscribe_messages=True)
         try:
             await self.server.ping()
+            await self.server.enter(_own_version())
             await pubsub.subscribe(self.reply_channel)
         except ShoalError as error:
             await self._replies.aclose()

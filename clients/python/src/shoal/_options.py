@@ -58,6 +58,11 @@ class RerankOptions(RequestTerms, total=False):
     top_n: int | None
 
 
+class SubmitRerankOptions(RequestTerms, total=False):
+    job_id: str | None
+    model: str | None
+
+
 class QuestionOptions(Terms, total=False):
     """Of questions about similarity."""
 

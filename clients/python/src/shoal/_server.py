@@ -17,9 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError as RedisConnectionError,
@@ -40,11 +38,6 @@ Value = TypeVar("Value")
 Again = Literal["when-used-up", "always", "never"]
 CancelOutcome = Literal["cancelled", "asked", "finished", "unknown"]
 
-# A server that takes connections and says nothing is away.
-_ANSWER_WITHIN_S: Final = 10.0
-_CONNECT_WITHIN_S: Final = 5.0
-# Calls of many jobs travel together, so a few are enough for thousands.
-_MOST_CONNECTIONS: Final = 16
 # Larger inputs do not pass through a script: they are staged, and renamed by it (libs/queue, staging.ts).
 _STAGED_FROM_BYTES: Final = 16 * 1024
 _STAGED_TTL_MS: Final = 60_000
@@ -62,8 +55,13 @@ _BYTES_SHARE, _MACHINE_SHARE, _FULL_SHARE = 0.6, 0.5, 0.75
 _TENANT_SHARE, _INTERACTIVE_RESERVE = 0.8, 0.1
 _UNKNOWN_DIMS: Final = 1_024
 _MEMORY_KNOWN_S: Final = 0.5
+# The version of what Shoal keeps under a prefix (libs/queue, schema.ts), and the oldest that is read here.
+_STRUCTURES: Final = 1
+_OLDEST_STRUCTURES: Final = 1
 
 _PASSING = re.compile(r"(LOADING|READONLY|MASTERDOWN|MISCONF|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|UNBLOCKED)\b")
+# Replies whose first word redis-py takes off.
+_PASSING_CLASSES: Final = ("ClusterDownError", "MasterDownError", "TryAgainError", "BusyLoadingError")
 _REFUSES_WRITES = re.compile(r"(MISCONF|READONLY|NOREPLICAS)\b")
 
 
@@ -130,34 +128,6 @@ class Worker:
     is_drained: bool
 
 
-def open_redis(url: str) -> Redis:
-    """Connects when it is first asked; whoever asks while all connections are busy waits for one. Raises CONFIG_INVALID
-    for an address that cannot be."""
-    if re.match(r"rediss?\+(sentinel|cluster)://", url) is not None:
-        raise ShoalError(
-            "CONFIG_INVALID",
-            "the Python client speaks to one server (redis://, rediss://, unix://), not by way of Sentinels and not to a "
-            "cluster; name the master's address",
-        )
-    try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_MOST_CONNECTIONS,
-            timeout=None,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=_ANSWER_WITHIN_S,
-            socket_connect_timeout=_CONNECT_WITHIN_S,
-            client_name="shoal-python",
-        )
-        return Redis.from_pool(pool)
-    except ValueError as error:
-        raise ShoalError("CONFIG_INVALID", f"{redacted(url)!r} is not the URL of a queue server: {error}") from None
-
-
-def redacted(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//***@", url)
-
-
 async def translated(work: Callable[[], Awaitable[Value]]) -> Value:
     """The errors of redis-py in our words, where we have some."""
     try:
@@ -186,10 +156,43 @@ def _translate(error: Exception) -> Exception:
         )
     if _REFUSES_WRITES.match(text) is not None or type(error).__name__ == "ReadOnlyError":
         return ShoalError("QUEUE_REFUSES_WRITES", f"the queue server takes no writes ({text})", {"reply": text})
-    if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError)) or _PASSING.match(text) is not None:
+    is_passing = _PASSING.match(text) is not None or type(error).__name__ in _PASSING_CLASSES
+    if isinstance(error, (RedisConnectionError, RedisTimeoutError, OSError)) or is_passing:
         what = text or type(error).__name__
         return ShoalError("QUEUE_UNREACHABLE", f"the queue server did not take the call ({what})")
     return error
+
+
+def _refuse_other_structures(
+    prefix: str, version: str | None, least_reader: str | None = None, writer: str | None = None
+) -> None:
+    if version is None:
+        return
+    least = version if least_reader is None else least_reader
+    if not (version.isdigit() and least.isdigit()):
+        raise ShoalError(
+            "QUEUE_DAMAGED",
+            f"the hash {prefix}:schema should say of which version Shoal's structures are, and says {version[:40]!r} and "
+            f"{least[:40]!r}. Delete it (DEL '{prefix}:schema'): the next worker writes it anew",
+        )
+    what = (
+        f"what is under the prefix {prefix} was written by Shoal {writer or '(unknown)'} in structures of version {version}"
+    )
+    fields = {"prefix": prefix, "version": int(version), "minReader": int(least), "knows": _STRUCTURES}
+    if int(least) > _STRUCTURES:
+        raise ShoalError(
+            "QUEUE_UNSAFE",
+            f"{what}, which only processes can read that know version {least}; this client knows {_STRUCTURES}. Update the "
+            "package shoal (pip install -U shoal), or give it a prefix of its own (prefix=)",
+            fields,
+        )
+    if int(version) < _OLDEST_STRUCTURES:
+        raise ShoalError(
+            "QUEUE_UNSAFE",
+            f"{what}, and this client reads none older than {_OLDEST_STRUCTURES}. Let workers of that version empty the "
+            "queues first, or take a prefix of its own (prefix=)",
+            fields,
+        )
 
 
 def main_tenant(tenant: str) -> str:
@@ -205,6 +208,25 @@ class QueueServer:
         self._keys = keys
         self._caller = str(uuid.uuid4())
         self._memory: tuple[float, int, bool] | None = None
+
+    async def enter(self, writer: str) -> None:
+        """Before anything else: whether what is under the prefix can be read here (libs/queue, schema.ts), and the queue's
+        name among those that people list. Raises QUEUE_UNSAFE, QUEUE_DAMAGED."""
+        await translated(lambda: self._enter(writer))
+
+    async def _enter(self, writer: str) -> None:
+        key = f"{self._keys.prefix}:schema"
+        found = await cast(Awaitable[list[Any]], self._redis.hmget(key, ["version", "minReader", "writer"]))
+        _refuse_other_structures(self._keys.prefix, *(None if value is None else _text(value) for value in found))
+        own = {"version": _STRUCTURES, "minReader": _STRUCTURES, "maxReader": _STRUCTURES, "writer": writer}
+        # a server that takes no writes just now is left as it is, and lists alone depend on the names
+        with contextlib.suppress(RedisError):
+            async with self._redis.pipeline(transaction=False) as pipe:
+                if found[0] is None:
+                    for field, value in own.items():
+                        pipe.hsetnx(key, field, cast(Any, value))
+                pipe.sadd(f"{self._keys.prefix}:queues", self._keys.queue)
+                await pipe.execute()
 
     # ---- room -----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from redis.asyncio import Redis
 
+from ._address import open_redis
 from ._formats import Floats, checked_queries, well_formed
 from ._jobs import Delivery, Patience, QueueLine
 from ._keys import DEFAULT_PREFIX, SIMILARITY_QUEUE, Keys, check_job_id, embed_queue, rerank_queue
@@ -34,6 +35,7 @@ from ._options import (
     SpreadOptions,
     StreamOptions,
     SubmitOptions,
+    SubmitRerankOptions,
     VectorTerms,
     refuse_unknown,
 )
@@ -68,7 +70,7 @@ from ._results import (
     SkippedBlock,
 )
 from ._runs import Run, embeddings_of, joined, readable, refuse_unserved, within
-from ._server import CancelOutcome, open_redis
+from ._server import CancelOutcome
 from ._similarity import (
     Asking,
     Question,
@@ -100,7 +102,8 @@ class AsyncShoal:
     >>> async with AsyncShoal("redis://localhost:6379", model="minilm") as shoal:
     ...     vectors = (await shoal.embed(["hello", "world"])).vectors  # 2 × 384 float32
 
-    ``url``: ``redis://``, ``rediss://`` or ``unix://``. ``model``: name in the store, ``ORG/NAME`` of the hub, or
+    ``url``: ``redis://``, ``rediss://`` or ``unix://``, ``redis+sentinel://host:port,host:port/master`` or
+    ``redis+cluster://host:port,host:port``. ``model``: name in the store, ``ORG/NAME`` of the hub, or
     ``name@revision``; without a revision that of the workers that serve it. Also a reranker's name, where nothing is to
     be embedded. ``tenant``: goes before every job id and into every job. ``job_texts``: texts a job, 1 to 256.
     ``max_in_flight_jobs``: most jobs of one call that are under way; bounds its memory. ``when_full``: what becomes of
@@ -139,7 +142,7 @@ class AsyncShoal:
         self._max_in_flight_jobs = max_in_flight_jobs
         self._when_full = when_full
         self._patience = Patience(give_up=give_up_after, not_served=not_served_after)
-        self._redis: Redis = open_redis(url)
+        self._redis: Redis = open_redis(url, prefix)
         self._lines: dict[str, asyncio.Task[QueueLine]] = {}
         self._revisions: dict[str, asyncio.Task[str]] = {}
         self._is_closed = False
@@ -278,38 +281,49 @@ class AsyncShoal:
         best are in ``ranked``. Other options and errors are those of ``embed``.
         """
         refuse_unknown("rerank", options, RerankOptions)
-        check_texts("rerank", documents)
-        if not isinstance(query, str):
-            raise TypeError(f"rerank needs query, the text that documents are weighed against; found {query!r:.80}")
-        model, top_n = options.get("model"), options.get("top_n")
-        if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
-            raise ValueError(f"top_n is {top_n!r}; it is a whole number from 1")
-        name = self._model if model is None else ModelName.of(model)
-        asked = [text_of(document, row) for row, document in enumerate(documents)]
+        top_n = _checked_top_n(options.get("top_n"))
+        asked = _checked_documents("rerank", query, documents)
         terms = self._terms(options, class_for(len(asked), "documents"), options.get("job_id"))
-        started = time.monotonic()
-        queue = rerank_queue(name.name)
-        line = await self._line(queue)
-        revision = await self._revision(name, queue, line)
-        run = Run(
-            line=line,
-            model=name.with_revision(revision),
-            terms=terms,
-            output=Output(None, "f32", None, None),
-            id_of=lambda id, first: id if first == 0 else f"{id}-{first}",
-            window=self._max_in_flight_jobs,
-            job_texts=self._job_texts,
-            started=started,
-            query=well_formed(query),
-            forget=lambda: self._revisions.pop(queue, None),
+        run = await self._rerank_run(
+            query, options.get("model"), terms, id_of=lambda id, first: id if first == 0 else f"{id}-{first}"
         )
         parts = [run.embeddings(delivery) async for _, delivery in run.deliveries(asked, None, 0)]
-        found = joined(parts, "f32", run.model)
-        if len(asked) > 0 and found.dims != 1:
-            raise ShoalError("RESULT_CORRUPT", f"{run.model} gave {found.dims} values for a document; a score is one")
-        scores = found.vectors.reshape(-1)
-        ranked = np.argsort(-scores, kind="stable")[:top_n]
-        return Reranked(scores, ranked, run.model, found.is_truncated, found.is_simulated)
+        return _reranked(joined(parts, "f32", run.model), top_n)
+
+    async def submit_rerank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        **options: Unpack[SubmitRerankOptions],
+    ) -> AsyncRerankJob:
+        """Puts the question on the queue of the reranker and returns at once, as ``submit`` does for texts:
+        ``rerank_job(id)`` finds it again. ``model``: the reranker; default: the client's model. Options and errors are
+        those of ``submit``."""
+        refuse_unknown("submit_rerank", options, SubmitRerankOptions)
+        asked = _checked_documents("submit_rerank", query, documents)
+        if not asked:
+            raise ValueError("submit_rerank was given no documents")
+        kept: SubmitRerankOptions = {**options}
+        if kept.get("result_ttl") is None:
+            kept["result_ttl"] = SUBMITTED_TTL_MS / 1_000
+        run = await self._rerank_run(
+            query,
+            options.get("model"),
+            self._terms(kept, "bulk", options.get("job_id")),
+            id_of=lambda id, first: id if len(asked) <= self._job_texts and first == 0 else f"{id}-{first}",
+        )
+        jobs = [run.request(chunk) for chunk in chunks_of(asked, 0, self._job_texts, None)]
+        await submit(run.line, run.terms.request_id, run.model, "f32", jobs, options.get("meta"))
+        return AsyncRerankJob(Submitted(run.line, run.terms.request_id))
+
+    async def rerank_job(self, id: str, *, model: str | None = None, tenant: str | None = None) -> AsyncRerankJob:
+        """What was submitted to a reranker before, by its id, from any process and by any SDK. ``model``: the reranker;
+        default: the client's model. Raises JOB_INVALID for an id that cannot be."""
+        owner = self._tenant if tenant is None else tenant
+        check_tenant(owner)
+        check_job_id(f"{owner}~{id}")
+        name = self._model if model is None else ModelName.of(model)
+        return AsyncRerankJob(Submitted(await self._line(rerank_queue(name.name)), f"{owner}~{id}"))
 
     async def search(
         self,
@@ -526,6 +540,27 @@ class AsyncShoal:
             forget=lambda: self._revisions.pop(queue, None),
         )
 
+    async def _rerank_run(
+        self, query: str, model: str | None, terms: Terms, *, id_of: Callable[[str, int], str]
+    ) -> Run:
+        name = self._model if model is None else ModelName.of(model)
+        started = time.monotonic()
+        queue = rerank_queue(name.name)
+        line = await self._line(queue)
+        revision = await self._revision(name, queue, line)
+        return Run(
+            line=line,
+            model=name.with_revision(revision),
+            terms=terms,
+            output=Output(None, "f32", None, None),
+            id_of=id_of,
+            window=self._max_in_flight_jobs,
+            job_texts=self._job_texts,
+            started=started,
+            query=well_formed(query),
+            forget=lambda: self._revisions.pop(queue, None),
+        )
+
     async def _rankings(
         self,
         call: str,
@@ -633,8 +668,8 @@ class AsyncShoal:
         return "query" if any(isinstance(prompts, list) and "query" in prompts for prompts in told) else None
 
 
-class AsyncJob:
-    """A request that was submitted. ``id`` finds it again (``AsyncShoal.job``), also after a restart."""
+class _AsyncHandle:
+    """What handles of every kind have: state, cancelling, releasing."""
 
     def __init__(self, submitted: Submitted) -> None:
         self._submitted = submitted
@@ -644,10 +679,7 @@ class AsyncJob:
         """One look. Raises QUEUE_UNREACHABLE."""
         return await self._submitted.status()
 
-    async def result(self, *, timeout: Seconds | None = None) -> Embeddings:
-        """The vectors, once all are computed. They stay on the queue server for their time to live: another process may
-        fetch them as well. Raises the failure of the request, CANCELLED among them, RESULT_EXPIRED, RESULT_TAKEN,
-        INPUT_LOST where there is no such request, DEADLINE_PASSED after ``timeout`` (the request goes on)."""
+    async def _vectors(self, timeout: Seconds | None) -> Embeddings:
         limit = seconds("timeout", timeout)
         work = self._submitted.deliveries()
         record, found = await within(self._submitted.line, limit, None, time.monotonic(), work)
@@ -661,6 +693,45 @@ class AsyncJob:
     async def release(self) -> None:
         """The vectors are safe elsewhere: frees their memory on the queue server. The request is unknown afterwards."""
         await self._submitted.release()
+
+
+class AsyncJob(_AsyncHandle):
+    """A request that was submitted. ``id`` finds it again (``AsyncShoal.job``), also after a restart."""
+
+    async def result(self, *, timeout: Seconds | None = None) -> Embeddings:
+        """The vectors, once all are computed. They stay on the queue server for their time to live: another process may
+        fetch them as well. Raises the failure of the request, CANCELLED among them, RESULT_EXPIRED, RESULT_TAKEN,
+        INPUT_LOST where there is no such request, DEADLINE_PASSED after ``timeout`` (the request goes on)."""
+        return await self._vectors(timeout)
+
+
+class AsyncRerankJob(_AsyncHandle):
+    """A question to a reranker that was submitted. ``id`` finds it again (``AsyncShoal.rerank_job``)."""
+
+    async def result(self, *, top_n: int | None = None, timeout: Seconds | None = None) -> Reranked:
+        """The scores, once all are computed, and the best ``top_n`` by index. As ``AsyncJob.result`` otherwise."""
+        return _reranked(await self._vectors(timeout), _checked_top_n(top_n))
+
+
+def _checked_documents(call: str, query: str, documents: Iterable[str]) -> list[str]:
+    check_texts(call, documents)
+    if not isinstance(query, str):
+        raise TypeError(f"{call} needs query, the text that documents are weighed against; found {query!r:.80}")
+    return [text_of(document, row) for row, document in enumerate(documents)]
+
+
+def _checked_top_n(top_n: int | None) -> int | None:
+    if top_n is not None and (isinstance(top_n, bool) or not isinstance(top_n, int) or top_n < 1):
+        raise ValueError(f"top_n is {top_n!r}; it is a whole number from 1")
+    return top_n
+
+
+def _reranked(found: Embeddings, top_n: int | None) -> Reranked:
+    if len(found) > 0 and found.dims != 1:
+        raise ShoalError("RESULT_CORRUPT", f"{found.model} gave {found.dims} values for a document; a score is one")
+    scores = found.vectors.reshape(-1)
+    ranked = np.argsort(-scores, kind="stable")[:top_n]
+    return Reranked(scores, ranked, found.model, found.is_truncated, found.is_simulated)
 
 
 async def _rows_of(blocks: AsyncIterator[EmbeddedBlock[Item]]) -> AsyncIterator[EmbeddedRow[Item]]:

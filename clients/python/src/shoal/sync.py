@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -24,6 +24,7 @@ from ._options import (
     SpreadOptions,
     StreamOptions,
     SubmitOptions,
+    SubmitRerankOptions,
     refuse_unknown,
 )
 from ._requests import Chunk, Seconds, check_texts, chunks_of
@@ -41,7 +42,7 @@ from ._results import (
 from ._runs import FATAL
 from ._server import CancelOutcome
 from ._waiting import Waiting
-from .aio import AsyncJob, AsyncShoal
+from .aio import AsyncJob, AsyncRerankJob, AsyncShoal
 from .errors import ShoalError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
+Asked = TypeVar("Asked", AsyncJob, AsyncRerankJob)
 
 _STOPPED_WITHIN_S: Final = 5.0
 
@@ -206,6 +208,17 @@ class Shoal:
         check_texts("rerank", documents)
         return self._thread.call(self._client.rerank(query, list(documents), **options))
 
+    def submit_rerank(
+        self, query: str, documents: Iterable[str], **options: Unpack[SubmitRerankOptions]
+    ) -> RerankJob:
+        """As ``AsyncShoal.submit_rerank``."""
+        check_texts("submit_rerank", documents)
+        return RerankJob(self._thread.call(self._client.submit_rerank(query, list(documents), **options)), self._thread)
+
+    def rerank_job(self, id: str, *, model: str | None = None, tenant: str | None = None) -> RerankJob:
+        """As ``AsyncShoal.rerank_job``."""
+        return RerankJob(self._thread.call(self._client.rerank_job(id, model=model, tenant=tenant)), self._thread)
+
     def search(
         self, collection: str, queries: Iterable[str] | npt.ArrayLike, **options: Unpack[RankingOptions]
     ) -> SearchResult:
@@ -295,10 +308,12 @@ async def _release(run: Any, job_id: str) -> None:
     run.line.release([job_id])
 
 
-class Job:
-    """A request that was submitted, see ``AsyncJob``."""
+class _Handle(Generic[Asked]):
+    """What handles of every kind have: state, cancelling, releasing."""
 
-    def __init__(self, job: AsyncJob, thread: _LoopThread) -> None:
+    _job: Asked
+
+    def __init__(self, job: Asked, thread: _LoopThread) -> None:
         self.id = job.id
         self.tenant = job.tenant
         self._job = job
@@ -308,10 +323,6 @@ class Job:
         """As ``AsyncJob.status``."""
         return self._thread.call(self._job.status())
 
-    def result(self, *, timeout: Seconds | None = None) -> Embeddings:
-        """As ``AsyncJob.result``."""
-        return self._thread.call(self._job.result(timeout=timeout))
-
     def release(self) -> None:
         """As ``AsyncJob.release``."""
         self._thread.call(self._job.release())
@@ -319,3 +330,19 @@ class Job:
     def cancel(self) -> CancelOutcome:
         """As ``AsyncJob.cancel``."""
         return self._thread.call(self._job.cancel())
+
+
+class Job(_Handle[AsyncJob]):
+    """A request that was submitted, see ``AsyncJob``."""
+
+    def result(self, *, timeout: Seconds | None = None) -> Embeddings:
+        """As ``AsyncJob.result``."""
+        return self._thread.call(self._job.result(timeout=timeout))
+
+
+class RerankJob(_Handle[AsyncRerankJob]):
+    """A question to a reranker that was submitted, see ``AsyncRerankJob``."""
+
+    def result(self, *, top_n: int | None = None, timeout: Seconds | None = None) -> Reranked:
+        """As ``AsyncRerankJob.result``."""
+        return self._thread.call(self._job.result(top_n=top_n, timeout=timeout))
