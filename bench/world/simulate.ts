@@ -1,0 +1,207 @@
+// Runs the product in a seeded world (docs/simulation.md): producers, claimers, executors and a model of the queue
+// server, with faults, each seed another schedule. Says what was promised and did not hold.
+//
+//   npm run simulate -- [--seeds 1000] [--minutes 10] [--from S] [--processes N]
+//     --seeds N        how many seeds; with --minutes alone as many as there is time for
+//     --minutes M      begin nothing after so long
+//     --from S         the first seed; left out: one that nobody has tried
+//     --seed X         this one alone, made smaller when it fails
+//     --trace          with --seed: every step of it, a line each
+//     --plan FILE      this plan instead of a seed's
+//     --keep CAUSE     with --seed or --plan: the smallest plan that fails becomes a test (kept-plans.jsonl)
+//     --plant NAME     with a planted mistake; the run is well when it is found. "all": each of them in turn
+//     --processes N    side by side; left out: as many as there are cores
+//     --record         writes a row of bench/results/simulation.jsonl
+//     --json           the report as JSON
+//
+// Exit 0: nothing found, or every planted mistake was; 1: something was found, or a planted mistake was not; 2: usage.
+
+import { execFileSync } from 'node:child_process';
+import { appendFileSync, readFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import {
+  KEPT_PLANS,
+  PLANTED,
+  planOf,
+  runPlan,
+  runSeeds,
+  shrinkPlan,
+  type Plan,
+  type RunReport,
+  type SeedsReport,
+} from '@shoal/world';
+import { readArguments, refuse } from '../rig/arguments.ts';
+import { record } from '../rig/record.ts';
+
+const args = readArguments(import.meta.url, {
+  seeds: { type: 'string' },
+  minutes: { type: 'string' },
+  from: { type: 'string' },
+  seed: { type: 'string' },
+  trace: { type: 'boolean', default: false },
+  plan: { type: 'string' },
+  keep: { type: 'string' },
+  plant: { type: 'string' },
+  processes: { type: 'string' },
+  record: { type: 'boolean', default: false },
+  json: { type: 'boolean', default: false },
+});
+
+/** Within which a planted mistake has to be found. */
+const SCHEDULES_FOR_PLANTED = 10_000;
+const DEFAULT_SEEDS = 1_000;
+/** Above the seeds of the gate. */
+const FIRST_NEW_SEED = 1_000_000;
+
+const processes = numberOf('processes', 1) ?? availableParallelism();
+
+await main();
+
+async function main(): Promise<void> {
+  checkTogether();
+  if (args.plan !== undefined) return runOne(readPlan(args.plan));
+  if (args.seed !== undefined) return runOne(planOf(args.seed));
+  if (args.plant !== undefined) return findPlanted(args.plant);
+  const report = await run(numberOf('from', 0) ?? newSeed());
+  row('seeds of the present tree', report, { found: report.failed.length }, { figure: 'found', at_most: 0 });
+  if (args.json) console.log(JSON.stringify({ ...figuresOf(report), failed: report.failed }));
+  for (const failed of report.failed.slice(0, 1)) await tell(planOf(failed.seed), failed);
+  if (report.failed.length > 0) process.exitCode = 1;
+}
+
+function checkTogether(): void {
+  const isOne = args.seed !== undefined || args.plan !== undefined;
+  if (args.seed !== undefined && args.plan !== undefined) refuse('--seed and --plan are two plans; give one of them');
+  if (isOne && (args.seeds ?? args.minutes ?? args.from) !== undefined)
+    refuse('--seeds, --minutes and --from are about many seeds, --seed and --plan about one');
+  if (!isOne && (args.trace || args.keep !== undefined))
+    refuse(`${args.trace ? '--trace' : '--keep'} needs --seed or --plan: which run is meant?`);
+}
+
+// ---- many seeds -------------------------------------------------------------------------------------------------
+
+async function run(from: number, plant?: string): Promise<SeedsReport> {
+  const minutes = numberOf('minutes', 0);
+  const seeds = numberOf('seeds', 1) ?? (plant === undefined ? defaultSeeds(minutes) : SCHEDULES_FOR_PLANTED);
+  if (!args.json) console.log(`seeds from ${from}, ${processes} processes${plant === undefined ? '' : `, ${plant}`}`);
+  const mostMs = minutes === undefined ? Infinity : minutes * 60_000;
+  const report = await runSeeds({ from, seeds, mostMs, processes, plant, onProgress: showProgress });
+  if (process.stderr.isTTY) process.stderr.write('\r\u001B[K');
+  if (!args.json) console.log(sentence(report));
+  return report;
+}
+
+function defaultSeeds(minutes: number | undefined): number {
+  return minutes === undefined ? DEFAULT_SEEDS : Infinity;
+}
+
+function showProgress(soFar: SeedsReport): void {
+  if (process.stderr.isTTY) process.stderr.write(`\r${sentence(soFar)}\u001B[K`);
+}
+
+function sentence(report: SeedsReport): string {
+  const { schedules_per_s, steps_per_s, simulated_hours_per_hour } = figuresOf(report);
+  return (
+    `${report.runs} schedules, ${report.steps} steps, ${report.failed.length} failed; ${schedules_per_s} schedules/s, ` +
+    `${steps_per_s} steps/s, ${simulated_hours_per_hour} simulated hours an hour`
+  );
+}
+
+function figuresOf({ runs, steps, virtualMs, tookMs }: SeedsReport) {
+  const perSecond = (count: number): number => Math.round((count / tookMs) * 10_000) / 10;
+  return {
+    schedules: runs,
+    steps,
+    schedules_per_s: perSecond(runs),
+    steps_per_s: Math.round(perSecond(steps)),
+    simulated_hours_per_hour: Math.round(virtualMs / tookMs),
+    processes,
+  };
+}
+
+function row(
+  name: string,
+  report: SeedsReport,
+  more: Readonly<Record<string, number>>,
+  bar: { readonly figure: string; readonly at_most: number },
+): void {
+  record({ bench: 'simulation', case: name, figures: { ...figuresOf(report), ...more }, bar });
+}
+
+/** One that nobody has tried: what was not found yesterday is looked for elsewhere. */
+function newSeed(): number {
+  return FIRST_NEW_SEED + (Date.now() % 1_000_000_000);
+}
+
+// ---- planted mistakes -------------------------------------------------------------------------------------------
+
+async function findPlanted(asked: string): Promise<void> {
+  const names = PLANTED.map(({ name }) => name);
+  if (asked !== 'all' && !names.includes(asked))
+    refuse(`no planted mistake is called ${asked}; there are all, ${names.join(', ')}`);
+  for (const name of asked === 'all' ? names : [asked]) {
+    const report = await run(numberOf('from', 0) ?? 0, name);
+    const [first] = report.failed;
+    const schedules = first === undefined ? SCHEDULES_FOR_PLANTED + 1 : Number(first.seed) + 1;
+    row(
+      `planted: ${name}`,
+      report,
+      { found_within: schedules },
+      { figure: 'found_within', at_most: SCHEDULES_FOR_PLANTED },
+    );
+    console.log(
+      first === undefined
+        ? `${name}: NOT FOUND`
+        : `${name}: seed ${first.seed}: ${first.violations[0]?.split('\n')[0]}`,
+    );
+    if (first === undefined) process.exitCode = 1;
+  }
+}
+
+// ---- one run ----------------------------------------------------------------------------------------------------
+
+async function runOne(plan: Plan): Promise<void> {
+  const { report, lines } = await runPlan(plan, { isTraced: args.trace, plant: args.plant });
+  for (const line of lines) console.log(line);
+  if (args.json) console.log(JSON.stringify(report));
+  else
+    console.log(
+      `seed ${report.seed}: ${report.steps} steps, ${(report.virtualMs / 1_000).toFixed(1)} s, trace ${report.trace}`,
+    );
+  if (report.violations.length === 0) return;
+  await tell(plan, report);
+  process.exitCode = 1;
+}
+
+/** What somebody needs to see it again, and what is left of it when all is left out that does not matter. */
+async function tell(plan: Plan, report: RunReport): Promise<void> {
+  console.log(`\ncommit ${commit()}, seed ${report.seed}: npm run simulate -- --seed ${report.seed} --trace`);
+  const shrunk = await shrinkPlan(plan, args.plant);
+  for (const violation of shrunk.report.violations) console.log(violation);
+  console.log(`\nwhat is left of it after ${shrunk.runs} smaller runs:\n${JSON.stringify(shrunk.plan)}`);
+  if (args.keep === undefined) return;
+  appendFileSync(KEPT_PLANS, `${JSON.stringify({ cause: args.keep, commit: commit(), plan: shrunk.plan })}\n`);
+  console.log(`kept in ${KEPT_PLANS}`);
+}
+
+function commit(): string {
+  const root = fileURLToPath(new URL('../../', import.meta.url));
+  return execFileSync('git', ['-C', root, 'describe', '--always', '--dirty'], { encoding: 'utf8' }).trim();
+}
+
+function readPlan(path: string): Plan {
+  const text = readFileSync(path, 'utf8');
+  const found = JSON.parse(text) as Plan | { readonly plan: Plan };
+  return 'plan' in found ? found.plan : found;
+}
+
+function numberOf(name: 'seeds' | 'minutes' | 'from' | 'processes', least: number): number | undefined {
+  const text = args[name];
+  if (text === undefined) return undefined;
+  const value = Number(text);
+  const isWhole = name === 'minutes' || Number.isInteger(value);
+  if (text.trim() === '' || !isWhole || !(value >= least))
+    refuse(`--${name} is ${JSON.stringify(text)}; give a number from ${least} on`);
+  return value;
+}

@@ -1,0 +1,188 @@
+// What happens in a run before chance has its say: who is there, which jobs they bring, and what is broken when. Drawn
+// from a seed; plain data, so that a failing run can be made smaller by leaving parts out (shrink.ts).
+
+import { Random } from '../time/random.ts';
+
+export interface PlannedJob {
+  readonly id: string;
+  /** Whose it is: index of a producer. */
+  readonly producer: number;
+  /** When it is added, ms after the beginning. */
+  readonly atMs: number;
+  /** Each text of so many words. */
+  readonly words: readonly number[];
+  readonly class: 'interactive' | 'bulk';
+  /** The input lies beside the job, as token ids. */
+  readonly form: 'inline' | 'tokens';
+  readonly resultTtlMs: number;
+  /** By the server's clock, so long after it is added. */
+  readonly deadlineMs?: number | undefined;
+  readonly cancelAfterMs?: number | undefined;
+  /** Its producer looks for the result so long after it heard of it. */
+  readonly takeAfterMs: number;
+  /** It asks for the result once more when it has it: there must be none. */
+  readonly takesTwice: boolean;
+}
+
+export interface PlannedProcess {
+  /** What its wall clock is ahead of the server's. */
+  readonly wallOffsetMs: number;
+}
+
+export interface PlannedProducer extends PlannedProcess {
+  /** Whether it uses the SDK, or the parts of libs/queue by themselves. */
+  readonly kind: 'client' | 'queue';
+}
+
+/** `worker 0` is its claimer, `executor 0` the executor of that worker, `producer 0` a producer. */
+export type Target = `${'worker' | 'executor' | 'producer'} ${number}`;
+
+export type PlannedFault =
+  /** SIGKILL; somebody starts another after `backMs`. */
+  | { readonly kind: 'kill'; readonly atMs: number; readonly target: Target; readonly backMs: number }
+  /** SIGKILL the n-th time that any process comes to a named place of the code. */
+  | { readonly kind: 'kill-at'; readonly point: string; readonly nth: number; readonly backMs: number }
+  /** SIGSTOP there. */
+  | { readonly kind: 'pause-at'; readonly point: string; readonly nth: number; readonly ms: number }
+  /** `both`: of a worker, claimer and executor, as when their machine stands still. */
+  | {
+      readonly kind: 'pause';
+      readonly atMs: number;
+      readonly target: Target;
+      readonly ms: number;
+      readonly both: boolean;
+    }
+  | { readonly kind: 'clock'; readonly atMs: number; readonly target: Target | 'server'; readonly stepMs: number }
+  /** That share of all connections breaks; with `loses-answer` each when its next request was carried out. */
+  | {
+      readonly kind: 'cut' | 'lose-answer' | 'half-open';
+      readonly atMs: number;
+      readonly share: number;
+    }
+  | { readonly kind: 'slow'; readonly atMs: number; readonly ms: number; readonly latencyMs: number }
+  | { readonly kind: 'restart'; readonly atMs: number; readonly downMs: number; readonly forgetMs: number }
+  | {
+      readonly kind: 'refuse';
+      readonly atMs: number;
+      readonly ms: number;
+      readonly refusal: 'oom' | 'misconf' | 'readonly' | 'loading';
+    }
+  | { readonly kind: 'deaf'; readonly atMs: number; readonly ms: number; readonly share: number };
+
+export interface Plan {
+  readonly seed: string;
+  readonly workers: readonly PlannedProcess[];
+  readonly producers: readonly PlannedProducer[];
+  readonly jobs: readonly PlannedJob[];
+  readonly faults: readonly PlannedFault[];
+  readonly leaseMs: number;
+  readonly latencyMs: number;
+  /** Mean time of a run at the device: short ones end between two faults, long ones outlive leases. */
+  readonly deviceMs: number;
+  /** Rows of a queue that wait or run; few, so that admission has something to refuse. */
+  readonly maxQueuedRows: number;
+}
+
+/** Places in the product's code where a fault may be planned; see core's FaultPoints. */
+const POINTS = [
+  'before-commit',
+  'after-commit',
+  'before-complete',
+  'after-complete',
+  'after-announce',
+  'before-acknowledge',
+  'after-acknowledge',
+] as const;
+const FAULTS_UNTIL_MS = 6_000;
+
+export function planOf(seed: string): Plan {
+  const random = new Random(`${seed}/plan`);
+  const workers = Array.from({ length: random.whole(1, 3) }, () => processOf(random));
+  const producers = Array.from({ length: random.whole(1, 3) }, () => ({
+    ...processOf(random),
+    kind: random.chance(0.3) ? ('client' as const) : ('queue' as const),
+  }));
+  const jobs = Array.from({ length: random.whole(2, 9) }, (_, at) => jobOf(random, at, producers.length));
+  const faults = Array.from({ length: random.whole(0, 5) }, () => faultOf(random, workers.length, producers.length));
+  return {
+    seed,
+    workers,
+    producers,
+    jobs,
+    faults: faults.filter((fault) => fault !== undefined),
+    leaseMs: random.pick([1_500, 3_000, 6_000]),
+    latencyMs: random.pick([0.1, 0.3, 2, 20]),
+    deviceMs: random.pick([5, 20, 300, 1_500]),
+    maxQueuedRows: random.chance(0.2) ? random.whole(12, 30) : 4_000_000,
+  };
+}
+
+function processOf(random: Random): PlannedProcess {
+  return { wallOffsetMs: random.chance(0.3) ? random.whole(-60_000, 60_000) : random.whole(-20, 20) };
+}
+
+function jobOf(random: Random, at: number, producers: number): PlannedJob {
+  const rows = random.chance(0.7) ? random.whole(1, 4) : random.whole(4, 9);
+  return {
+    id: `job-${at}`,
+    producer: random.whole(0, producers),
+    atMs: Math.round(random.longTailed(800)),
+    words: Array.from({ length: rows }, () => random.whole(1, 12)),
+    class: random.chance(0.3) ? 'interactive' : 'bulk',
+    form: random.chance(0.5) ? 'inline' : 'tokens',
+    resultTtlMs: random.chance(0.1) ? 2_000 : 600_000,
+    deadlineMs: random.chance(0.15) ? random.whole(50, 6_000) : undefined,
+    cancelAfterMs: random.chance(0.15) ? random.whole(0, 2_000) : undefined,
+    takeAfterMs: random.chance(0.7) ? 0 : random.whole(0, 3_000),
+    takesTwice: random.chance(0.2),
+  };
+}
+
+function faultOf(random: Random, workers: number, producers: number): PlannedFault {
+  const atMs = Math.round(random.between(0, FAULTS_UNTIL_MS));
+  const target = random.pick<Target>([
+    `worker ${random.whole(0, workers)}`,
+    `executor ${random.whole(0, workers)}`,
+    `producer ${random.whole(0, producers)}`,
+  ]);
+  const backMs = random.whole(10, 3_000);
+  const point = random.pick(POINTS);
+  const nth = random.whole(1, 6);
+  switch (random.whole(0, 12)) {
+    case 0:
+      return { kind: 'kill', atMs, target, backMs };
+    case 1:
+    case 2:
+      return { kind: 'kill-at', point, nth, backMs };
+    case 3:
+      return { kind: 'pause-at', point, nth, ms: random.whole(100, 9_000) };
+    case 4:
+      return { kind: 'pause', atMs, target, ms: random.whole(100, 9_000), both: random.chance(0.5) };
+    case 5:
+      return {
+        kind: 'clock',
+        atMs,
+        target: random.chance(0.4) ? 'server' : target,
+        stepMs: random.pick([-1, 1]) * random.pick([500, 5_000, 60_000]),
+      };
+    case 6:
+      return { kind: 'cut', atMs, share: random.pick([0.1, 0.5, 1]) };
+    case 7:
+      return { kind: 'lose-answer', atMs, share: random.pick([0.2, 0.5, 1]) };
+    case 8:
+      return { kind: 'half-open', atMs, share: random.pick([0.1, 0.3]) };
+    case 9:
+      return { kind: 'restart', atMs, downMs: random.whole(10, 2_000), forgetMs: random.pick([0, 0, 200, 1_000]) };
+    case 10:
+      return {
+        kind: 'refuse',
+        atMs,
+        ms: random.whole(100, 4_000),
+        refusal: random.pick(['oom', 'misconf', 'readonly', 'loading']),
+      };
+    default:
+      return random.chance(0.5)
+        ? { kind: 'slow', atMs, ms: random.whole(100, 3_000), latencyMs: random.pick([50, 300]) }
+        : { kind: 'deaf', atMs, ms: random.whole(100, 4_000), share: random.pick([0.3, 1]) };
+  }
+}

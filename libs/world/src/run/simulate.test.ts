@@ -1,0 +1,52 @@
+import { spawn } from 'node:child_process';
+import { afterEach, describe, expect, test } from 'vitest';
+import { keptPlans } from './kept-plans.ts';
+import { planOf } from './plan.ts';
+import { PLANTED } from './planted.ts';
+import { runPlan, runSeeds } from './run-seeds.ts';
+
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+/** The same ones each time: a red gate must be red again. `npm run simulate` tries new ones. */
+const SEEDS_OF_THE_GATE = { from: 0, seeds: isNightly ? 5_000 : 15 };
+const processes = isNightly ? 2 : 1;
+/** Processes that take the cores; by day other tests do. */
+const BURNING = isNightly ? 3 : 0;
+if (!isNightly)
+  console.warn('planted mistakes are looked for, and thousands of seeds run, at night (npm run test:nightly)');
+
+test('nothing that is promised is broken by the seeds of the gate', async () => {
+  const { failed, runs } = await runSeeds({ ...SEEDS_OF_THE_GATE, processes });
+  expect(failed.map(({ seed, violations }) => `seed ${seed}: ${violations[0]}`)).toEqual([]);
+  expect(runs).toBe(SEEDS_OF_THE_GATE.seeds);
+});
+
+test.each(keptPlans())('what failed once does not again: $cause', async ({ plan }) => {
+  const { report } = await runPlan(plan);
+  expect(report.violations).toEqual([]);
+});
+
+describe('two runs of a seed', () => {
+  const burning: ReturnType<typeof spawn>[] = [];
+  afterEach(() => burning.splice(0).forEach((child) => child.kill('SIGKILL')));
+
+  test('are the same, byte for byte, in two processes, whatever else they ran and whoever takes their cores', async () => {
+    const plan = planOf('7');
+    const first = await runPlan(plan, { isTraced: true });
+    for (let i = 0; i < BURNING; i++) burning.push(spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }));
+    const second = await runPlan(plan, { isTraced: true, after: ['1', '2', '3'] });
+    expect(second.report).toEqual(first.report);
+    expect(second.lines).toEqual(first.lines);
+    expect(first.lines.length).toBeGreaterThan(100);
+  });
+});
+
+test('a planted mistake is found at once where any schedule meets it', async () => {
+  const { failed } = await runSeeds({ from: 0, seeds: 1, processes, plant: 'ttl-in-seconds' });
+  expect(failed.map(({ violations }) => violations.join(' '))).toEqual([expect.stringContaining('lost-result')]);
+});
+
+// Each may take thousands of schedules; by day planted.test.ts looks whether they still fit.
+test.skipIf(!isNightly).each(PLANTED)('a planted mistake is found: $mistake', async ({ name }) => {
+  const { failed } = await runSeeds({ from: 0, seeds: 10_000, processes, plant: name });
+  expect(failed.length).toBeGreaterThan(0);
+});

@@ -1,0 +1,57 @@
+// The texts of planned jobs, and what their vectors must be: whoever gets a result can say whose it is.
+
+import { createHash } from 'node:crypto';
+import { encodeTexts, encodeTokens, fingerprintOf, openResult, type EmbedJobData } from '@shoal/contract';
+import { deliveredVector, type FakeTokenizer } from '@shoal/core/testing';
+import type { NewJob } from '@shoal/queue';
+import type { PlannedJob } from './plan.ts';
+import { MODEL } from './site.ts';
+
+const DIMS = 8;
+
+export interface MadeJob {
+  readonly job: NewJob;
+  readonly fingerprint: string;
+  /** Of its rows. */
+  readonly want: string;
+}
+
+/** `reply`: the channel that its producer listens to. */
+export function makeJob(planned: PlannedJob, tokenizer: FakeTokenizer, terms: Partial<EmbedJobData>): MadeJob {
+  const { id: jobId, form, resultTtlMs } = planned;
+  const texts = textsOf(planned);
+  const rows = texts.map((text) => tokenizer.encode(text).ids);
+  const input = form === 'inline' ? encodeTexts(texts) : encodeTokens(rows);
+  const output = { dtype: 'f32', dimensions: undefined } as const;
+  const fingerprint = fingerprintOf({ model: MODEL, prompt: undefined, truncate: 'end', output }, input);
+  const common = { v: 1, fingerprint, class: planned.class, resultTtlMs, ...terms } as const;
+  const want = digestOf(Buffer.concat(rows.map((ids) => bytesOf(deliveredVector(ids, DIMS)))));
+  if (form === 'inline') return { job: { jobId, data: { ...common, texts } as EmbedJobData }, fingerprint, want };
+  const tokens = rows.reduce((sum, { length }) => sum + length, 0);
+  const keyed = { form, rows: rows.length, tokens, tokenizer: tokenizer.hash } as const;
+  return { job: { jobId, data: { ...common, input: keyed } as EmbedJobData, input }, fingerprint, want };
+}
+
+/** Unlike those of any other job. */
+export function textsOf({ id, words }: PlannedJob): string[] {
+  return words.map((count, row) => Array.from({ length: count }, (_, word) => `${id}r${row}w${word}`).join(' '));
+}
+
+export function digestOfRows(values: Float32Array): string {
+  return digestOf(bytesOf(values));
+}
+
+/** What a result says: whose rows it has, and its bytes. Throws for what is no result. */
+export function seen(bytes: Buffer): { readonly fingerprint: string; readonly digest: string; readonly got: string } {
+  const { header, body } = openResult(bytes);
+  const digest = digestOf(body);
+  return { fingerprint: header.fingerprint, digest, got: digest };
+}
+
+export function digestOf(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex').slice(0, 16);
+}
+
+function bytesOf(vector: Float32Array): Buffer {
+  return Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength);
+}
