@@ -80,6 +80,7 @@ async function runGroup(kind: StageKind, cells: readonly CellName[], folder: str
     const startedMs = performance.now();
     const final = await Promise.race([stage.finish(), sleep(restMs, undefined, { ref: false })]);
     const report = final ?? (await stage.report());
+    const restSeconds = Number(((performance.now() - startedMs) / 1_000).toFixed(1));
     stage.history.observe('rest', '');
     const judged = judgeHistory(stage.histories, { settleMs: restMs });
     const { lost, wrong, visibleTwice, open } = report;
@@ -105,7 +106,7 @@ async function runGroup(kind: StageKind, cells: readonly CellName[], folder: str
                 http_lost: http.lost,
                 http_wrong: http.wrong,
               }),
-          rest_s: Number(((performance.now() - startedMs) / 1_000).toFixed(1)),
+          rest_s: restSeconds,
         },
         bar: { figure: 'breaches', at_most: 0 },
       });
