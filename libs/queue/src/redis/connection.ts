@@ -13,6 +13,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import { countReconnect } from './process-counts.ts';
 import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
 import { checkSchema } from './schema.ts';
+import { tellOutages } from './outage-lines.ts';
 import { addressOf } from './server-address.ts';
 import { tlsCure } from './tls.ts';
 
@@ -88,7 +89,8 @@ export function openConnection(options: ConnectionOptions): Redis {
   };
   const connection = new CorkedRedis(redisOptions);
   withoutAdvice(connection);
-  reportOutages(connection, options);
+  const { url, name, log } = options;
+  if (log !== undefined) tellOutages(connection, { name, server: addressText(url), log, describe });
   countReconnects(connection);
   return connection;
 }
@@ -229,24 +231,6 @@ function countReconnects(connection: Redis): void {
   connection.on('ready', () => {
     if (isLost) countReconnect();
     [wasReady, isLost] = [true, false];
-  });
-}
-
-/** One line when the server is lost and one when it is back, whatever the number of attempts between them. */
-function reportOutages(connection: Redis, { url, name, log }: ConnectionOptions): void {
-  let lostAtMs: number | undefined;
-  connection.on('error', (error: Error) => {
-    if (lostAtMs !== undefined) return;
-    lostAtMs = performance.now();
-    log?.warn(
-      { connection: name, server: addressText(url), reason: describe(error) },
-      'queue server lost, reconnecting',
-    );
-  });
-  connection.on('ready', () => {
-    if (lostAtMs !== undefined)
-      log?.info({ connection: name, durationMs: Math.round(performance.now() - lostAtMs) }, 'queue server is back');
-    lostAtMs = undefined;
   });
 }
 

@@ -20,6 +20,7 @@ import { orderWaiting, type WaitingOrder } from './fair-order.ts';
 import type { HandOvers } from './hand-over.ts';
 import { JobEndings } from './job-endings.ts';
 import { Parking } from './parking.ts';
+import { StalledLines } from './stalled-lines.ts';
 import { giveBackPredecessors, tokenPrefixOf } from './worker-identity.ts';
 import { WorkerStart } from './worker-start.ts';
 
@@ -205,9 +206,10 @@ function openWorker(options: BullJobSourceOptions, connection: Redis, mender: Ke
     mender.met(error);
     log.debug({ err: error }, 'queue client reported an error');
   });
+  const stalled = new StalledLines(log);
   worker.on('stalled', (jobId) => {
     options.onStalled?.(jobId);
-    log.warn({ jobId }, 'job stalled, its worker is gone; it waits again');
+    stalled.add(jobId);
   });
   return worker;
 }
