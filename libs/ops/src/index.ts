@@ -16,6 +16,7 @@ export {
 } from './nvidia-details.ts';
 export {
   cachedReader,
+  cardReader,
   nvidiaMemoryProbe,
   readDevices,
   type DeviceReading,

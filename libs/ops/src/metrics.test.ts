@@ -183,6 +183,7 @@ test('of cards its own alone is told of, with its UUID, and nothing when the dri
       asked.push(card);
       return async () => answers.shift()!;
     },
+    readErrors: async (index) => 2 * index,
   });
   introduce(CARD);
   const { value, samples } = parseMetrics(await registry.text());
@@ -190,9 +191,10 @@ test('of cards its own alone is told of, with its UUID, and nothing when the dri
   expect(value('shoal_device_memory_bytes', { ...card, state: 'free' })).toBe(60);
   expect(value('shoal_device_utilization_ratio', card)).toBe(0.5);
   expect(value('shoal_device_temperature_celsius', card)).toBe(61);
+  expect(value('shoal_device_uncorrected_errors', card)).toBe(2);
   const who = { worker: 'w', queue: 'q', model: 'm', revision: '1', device: 'cuda:0' };
   expect(value('shoal_worker_info', { ...who, gpu_uuid: 'GPU-1' })).toBe(1);
-  expect(samples.filter(({ name }) => /device_(?!busy)/.test(name))).toHaveLength(4);
+  expect(samples.filter(({ name }) => /device_(?!busy)/.test(name))).toHaveLength(5);
   const { samples: later } = parseMetrics(await registry.text());
   expect(later.filter(({ name }) => /device_(?!busy)/.test(name))).toHaveLength(0);
   expect(asked).toEqual(['1']);

@@ -117,6 +117,17 @@ export function cachedReader(options: ReadDevicesOptions, maxAgeMs: number): () 
   };
 }
 
+/** A little less than how often the fleet is told of a card: scrapes in between find that reading. */
+const CARD_MAX_AGE_MS = 9_000;
+const cardReaders = new Map<string, () => Promise<DevicesRead>>();
+
+/** One reader of a card for the whole process, whoever asks: the tool runs once in nine seconds at most. */
+export function cardReader(card: string): () => Promise<DevicesRead> {
+  const known = cardReaders.get(card) ?? cachedReader({ device: card }, CARD_MAX_AGE_MS);
+  cardReaders.set(card, known);
+  return known;
+}
+
 // ---- the tool -----------------------------------------------------------------------------------------------------
 
 async function ask(fields: readonly Field[], options: ReadDevicesOptions): Promise<DevicesRead> {

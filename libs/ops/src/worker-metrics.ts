@@ -9,7 +9,8 @@ import { SIMILARITY_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue
 import { BusyLanes } from './busy-lanes.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer, type Probe } from './metrics-server.ts';
-import { cachedReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
+import { readDetails, type DeviceDetails } from './nvidia-details.ts';
+import { cardReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
 import { tellProcess, type ServerSeen } from './process-metrics.ts';
 
 /** What a worker is, once its executor has said so. */
@@ -49,19 +50,23 @@ export interface WorkerMetricsOptions {
   readonly status: Pick<StatusSeen, 'isExecutorUp' | 'ready'>;
   /** Of Shoal. */
   readonly version: string;
-  /** Default: nvidia-smi, at most every 5 s. */
+  /** Default: nvidia-smi, by the reader that the whole process shares. */
   readonly readDevices?: (card: string) => () => Promise<DevicesRead>;
+  /** Uncorrected errors of a card by its index; undefined where they are not told. Default: nvidia-smi, once a minute. */
+  readonly readErrors?: (index: number) => Promise<number | undefined>;
   /** Default: the clock of this process. */
   readonly nowMs?: () => number;
 }
 
-const DEVICES_MAX_AGE_MS = 5_000;
+/** Errors of memory come once in months. */
+const DETAILS_MAX_AGE_MS = 60_000;
 
 export function createWorkerMetrics({
   server,
   status,
   version,
-  readDevices = (device) => cachedReader({ device }, DEVICES_MAX_AGE_MS),
+  readDevices = cardReader,
+  readErrors = cachedErrors(),
   nowMs = () => performance.now(),
 }: WorkerMetricsOptions): WorkerMetrics {
   const registry = createMetrics(WORKER_METRICS);
@@ -82,7 +87,8 @@ export function createWorkerMetrics({
     roundTrip,
     introduce: ({ card, ...identity }) => {
       registry.set('shoal_worker_info', labelsOf(identity), 1);
-      if (card !== undefined) registry.onScrape(collectDevice(registry, labelsOf(identity), readDevices(card)));
+      if (card !== undefined)
+        registry.onScrape(collectDevice(registry, labelsOf(identity), readDevices(card), readErrors));
     },
   };
 }
@@ -261,10 +267,11 @@ function recordsOfQueue(registry: Registry): QueueRecords {
       for (const known of ['memory', 'unread'] as const)
         registry.set('shoal_claiming_braked', { reason: known }, reason === known ? 1 : 0);
     },
-    janitorSwept({ durationMs, inputBytes, ...findings }) {
+    janitorSwept({ durationMs, inputBytes, resultsExpired, ...findings }) {
       for (const finding of WORKER_METRICS.shoal_janitor_findings_total.labels.finding)
         registry.count('shoal_janitor_findings_total', { finding }, findings[finding]);
       registry.count('shoal_janitor_input_bytes_total', {}, inputBytes);
+      registry.count('shoal_results_expired_unread_total', {}, resultsExpired);
       registry.count('shoal_janitor_sweeps_total', {});
       registry.set('shoal_janitor_last_sweep_duration_seconds', {}, durationMs / 1_000);
       registry.set('shoal_janitor_last_sweep_timestamp_seconds', {}, Date.now() / 1_000);
@@ -353,6 +360,7 @@ const DEVICE_METRICS = [
   'shoal_device_utilization_ratio',
   'shoal_device_power_watts',
   'shoal_device_temperature_celsius',
+  'shoal_device_uncorrected_errors',
 ] as const;
 
 /**
@@ -363,6 +371,7 @@ function collectDevice(
   registry: Registry,
   identity: LabelsOfInfo,
   readDevice: () => Promise<DevicesRead>,
+  readErrors: (index: number) => Promise<number | undefined>,
 ): () => Promise<void> {
   let hasTool = true;
   let knownUuid: string | undefined;
@@ -373,7 +382,7 @@ function collectDevice(
     for (const name of DEVICE_METRICS) registry.forget(name);
     const [device] = read.ok ? read.devices : [];
     if (device === undefined) return;
-    setDevice(registry, device);
+    setDevice(registry, device, await readErrors(device.index).catch(() => undefined));
     if (device.uuid === undefined || device.uuid === knownUuid) return;
     knownUuid = device.uuid;
     registry.forget('shoal_worker_info');
@@ -398,6 +407,7 @@ function labelsOf({ precision, encoder, worker, queue, model, revision, device }
 function setDevice(
   registry: Registry,
   { index, uuid, totalBytes, usedBytes, freeBytes, utilization, powerWatts, temperatureCelsius }: DeviceReading,
+  uncorrectedErrors: number | undefined,
 ): void {
   const card = { device: String(index), ...(uuid === undefined ? {} : { gpu_uuid: uuid }) };
   for (const [state, bytes] of [
@@ -410,4 +420,15 @@ function setDevice(
   if (utilization !== undefined) registry.set('shoal_device_utilization_ratio', card, utilization);
   if (powerWatts !== undefined) registry.set('shoal_device_power_watts', card, powerWatts);
   if (temperatureCelsius !== undefined) registry.set('shoal_device_temperature_celsius', card, temperatureCelsius);
+  if (uncorrectedErrors !== undefined) registry.set('shoal_device_uncorrected_errors', card, uncorrectedErrors);
+}
+
+/** Of all cards of the machine, since the tool takes as long for one. */
+function cachedErrors(): (index: number) => Promise<number | undefined> {
+  let last: { readonly details: Promise<readonly DeviceDetails[]>; readonly askedMs: number } | undefined;
+  return async (index) => {
+    if (last === undefined || performance.now() - last.askedMs > DETAILS_MAX_AGE_MS)
+      last = { details: readDetails(), askedMs: performance.now() };
+    return (await last.details).find((device) => device.index === index)?.uncorrectedErrors;
+  };
 }

@@ -139,6 +139,13 @@ export const QUEUE_BOARD: Board = {
             { expr: 'sum(increase(shoal_leases_lost_total[5m]))', legend: 'leases lost' },
           ],
         },
+        {
+          title: 'Results that nobody read',
+          description: 'Whose time to live ended, as sweeps found out in the last hour.',
+          kind: 'timeseries',
+          unit: 'short',
+          queries: [{ expr: 'sum(increase(shoal_results_expired_unread_total[1h]))', legend: 'expired' }],
+        },
       ],
     },
   ],

@@ -173,6 +173,13 @@ export const WORKER_BOARD: Board = {
           unit: 'watt',
           queries: [{ expr: `shoal_device_power_watts{${HERE}}`, legend: '{{instance}}' }],
         },
+        {
+          title: 'Memory errors',
+          description: 'That ECC could not correct, since the driver was loaded.',
+          kind: 'timeseries',
+          unit: 'short',
+          queries: [{ expr: `shoal_device_uncorrected_errors{${HERE}}`, legend: '{{instance}} GPU {{device}}' }],
+        },
       ],
     },
   ],

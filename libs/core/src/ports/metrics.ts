@@ -37,6 +37,8 @@ export interface SweepFindings {
   readonly strayResults: number;
   /** Room that was reserved for nobody. */
   readonly reservations: number;
+  /** Results whose time to live ended before anybody read them. */
+  readonly resultsExpired: number;
   readonly jobsMended: number;
   readonly jobsFailed: number;
   readonly jobsRequeued: number;

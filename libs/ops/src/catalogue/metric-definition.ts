@@ -17,6 +17,7 @@ export type MetricUnit =
   | 'batches'
   | 'collections'
   | 'connections'
+  | 'errors'
   | 'executors'
   | 'jobs'
   | 'calls'

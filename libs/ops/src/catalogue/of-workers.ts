@@ -267,6 +267,15 @@ export const OF_WORKERS = {
     labels: { device: FEW, gpu_uuid: FEW },
     mayLack: ['gpu_uuid'],
   },
+  shoal_device_uncorrected_errors: {
+    type: 'gauge',
+    unit: 'errors',
+    help:
+      'Memory errors of the card of this worker that ECC could not correct, since its driver was loaded; missing for ' +
+      'cards without ECC. XIDs are told by dcgm-exporter alone.',
+    labels: { device: FEW, gpu_uuid: FEW },
+    mayLack: ['gpu_uuid'],
+  },
 
   // ---- what a CPU worker decides
   shoal_main_lane_choice: {
@@ -323,6 +332,14 @@ export const OF_WORKERS = {
         'finishedRemoved',
       ],
     },
+  },
+  shoal_results_expired_unread_total: {
+    type: 'counter',
+    unit: 'jobs',
+    help:
+      'Results whose time to live ended before anybody read them, as sweeps of this worker’s janitor find out; of jobs ' +
+      'that were added by hand nobody knows it.',
+    labels: {},
   },
   shoal_janitor_input_bytes_total: {
     type: 'counter',

@@ -185,11 +185,18 @@ describe('admission', () => {
     await connection.set(keys.output(QUEUE, 'a-1'), 'x'.repeat(100));
     await connection.hset(keys.job(QUEUE, 'a-2'), 'finishedOn', '1'); // ended, acknowledged by somebody who died then
     await connection.set(keys.output(QUEUE, 'a-2'), 'x'.repeat(32));
-    expect(await recountAdmission(connection, { prefix, queue: QUEUE })).toBe(0); // too young
-    expect(await recountAdmission(connection, { prefix, queue: QUEUE, graceMs: 0 })).toBe(3);
+    const tooYoung = await recountAdmission(connection, { prefix, queue: QUEUE });
+    expect(tooYoung).toEqual({ released: 0, expired: 0 });
+    expect(await recountAdmission(connection, { prefix, queue: QUEUE, graceMs: 0 })).toEqual({
+      released: 3,
+      expired: 0,
+    });
     expect(await load()).toEqual({ rows: 10, bytes: QUEUED_BYTES + 2 * OWED_BYTES, unreadBytes: OWED_BYTES });
     await connection.del(keys.output(QUEUE, 'a-1')); // expired
-    expect(await recountAdmission(connection, { prefix, queue: QUEUE, graceMs: 0 })).toBe(1);
+    expect(await recountAdmission(connection, { prefix, queue: QUEUE, graceMs: 0 })).toEqual({
+      released: 1,
+      expired: 1,
+    });
     expect((await load()).unreadBytes).toBe(0);
   });
 

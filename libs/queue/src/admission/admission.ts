@@ -247,17 +247,23 @@ export async function queuesWithLoad(connection: Redis, prefix: string = DEFAULT
   return [...new Set(fields.flatMap((field) => /^(?:rows|dims) (\S+)$/.exec(field)?.[1] ?? []))];
 }
 
+export interface Recounted {
+  /** Reservations of which nothing was left. */
+  readonly released: number;
+  /** Those of them that were of results whose time to live ended before anybody read them. */
+  readonly expired: number;
+}
+
 /**
- * For the janitor: releases what belongs to no job and no unread result any more. Walks in small steps; resolves to how
- * many were released.
+ * For the janitor: releases what belongs to no job and no unread result any more. Walks in small steps.
  */
 export async function recountAdmission(
   connection: Redis,
   { prefix = DEFAULT_PREFIX, queue, graceMs = 60_000, onStep }: RecountOptions,
   signal?: AbortSignal,
-): Promise<number> {
+): Promise<Recounted> {
   const keys = keySpace(prefix);
-  let released = 0;
+  let [released, expired] = [0, 0];
   let cursor = '0';
   do {
     if (signal?.aborted === true) break;
@@ -271,10 +277,12 @@ export async function recountAdmission(
       [[...keysOf(prefix, queue), queue, keys.job(queue, ''), keys.output(queue, ''), graceMs, ...jobIds]],
       { signal },
     );
-    released += Number(count);
+    const [over, unread] = count as readonly number[];
+    released += Number(over);
+    expired += Number(unread);
     await onStep?.();
   } while (cursor !== '0');
-  return released;
+  return { released, expired };
 }
 
 export interface AdmissionLoad {

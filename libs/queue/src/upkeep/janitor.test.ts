@@ -16,6 +16,7 @@ const NOTHING = {
   inputBytes: 0,
   strayResults: 0,
   reservations: 0,
+  resultsExpired: 0,
   jobsMended: 0,
   jobsFailed: 0,
   jobsRequeued: 0,

@@ -148,9 +148,13 @@ export class Janitor {
     const { queue, cpuQueue: cpu, prefix, everyMs, serverNowMs } = this.options;
     const step = (): Promise<void> => this.stepped(token);
     const found = await this.takeAndAge(token);
-    let reservations = 0;
-    for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))]))
-      reservations += await recountAdmission(this.connection, { prefix, queue: loaded, onStep: step }, this.end.signal);
+    let [reservations, resultsExpired] = [0, 0];
+    for (const loaded of new Set([queue, ...(await queuesWithLoad(this.connection, prefix))])) {
+      const place = { prefix, queue: loaded, onStep: step };
+      const { released, expired } = await recountAdmission(this.connection, place, this.end.signal);
+      reservations += released;
+      resultsExpired += expired;
+    }
     const repaired = { moved: 0, setAside: 0, mended: 0, failed: 0, requeued: 0, released: 0, removed: 0 };
     for (const lane of [queue, cpu]) {
       const report = await repairQueue({
@@ -170,6 +174,7 @@ export class Janitor {
     return {
       ...found,
       reservations,
+      resultsExpired,
       jobsMended: repaired.mended,
       jobsFailed: repaired.failed,
       jobsRequeued: repaired.requeued,

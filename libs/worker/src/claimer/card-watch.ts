@@ -64,8 +64,8 @@ export class CardWatch {
 
 /** Loaded only where there is a card. */
 async function readCard(card: string): Promise<DevicesRead> {
-  const { readDevices } = await import('@shoal/ops');
-  return readDevices({ device: card });
+  const { cardReader } = await import('@shoal/ops');
+  return cardReader(card)();
 }
 
 function factsOf(reading: DeviceReading): CardFacts {

@@ -10,7 +10,7 @@
 -- ARGV[3] results: what keys of results begin with
 -- ARGV[4] grace: how old a reservation without a job must be, ms
 -- ARGV[5..] of each job: its id
--- Answers: how many reservations of which nothing was left
+-- Answers: how many reservations of which nothing was left, and how many of these were of results that went unread
 -- Writes: admitted, load
 -- Deletes: reservations that belong to no job and no unread result
 -- @include "includes/release-room.lua"
@@ -36,18 +36,23 @@ local function ageOf(id, held)
   return 0
 end
 
-local count = 0
+-- Once a result was owed nobody but its time to live takes it away before its reader has.
+local count, expired = 0, 0
 for at = 5, #ARGV do
   local id = ARGV[at]
   local held = redis.call('HGET', admittedKey, id)
   local isOver = held and not isOpen(jobPrefix .. id)
   if isOver and ageOf(id, held) >= graceMs then
-    local hasResult = redis.call('STRLEN', outputPrefix .. id) > HEADER_BYTES
+    local bytes = redis.call('STRLEN', outputPrefix .. id)
+    local hasResult = bytes > HEADER_BYTES
     release(queue, id, not hasResult)
     if not hasResult then
       count = count + 1
     end
+    if bytes == 0 and string.sub(held, 1, 1) == 'o' then
+      expired = expired + 1
+    end
   end
 end
 settle()
-return count
+return { count, expired }
