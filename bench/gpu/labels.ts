@@ -48,7 +48,7 @@ for (const [label, environment] of CASES) {
     .join('')
     .split('\n')
     .filter((line) => line.startsWith('{'))
-    .map((line) => JSON.parse(line) as { level: number; msg: string; tried?: object });
+    .map((line) => JSON.parse(line) as { level: string; msg: string; tried?: object });
   row({
     part: 'labels',
     case: label,
@@ -56,7 +56,9 @@ for (const [label, environment] of CASES) {
     device: report.device,
     precision: report.precision,
     failure: report.failure?.message,
-    warnings: said.filter(({ level }) => level >= 40).map(({ msg, tried }) => ({ msg, tried })),
+    warnings: said
+      .filter(({ level }) => level === 'warn' || level === 'error')
+      .map(({ msg, tried }) => ({ msg, tried })),
     readyMs,
     exitCode: code as number,
   });

@@ -8,6 +8,7 @@ import { createDashboard } from './dashboard.ts';
 process.exit(
   await serviceMain({
     name: 'dashboard',
+    version: version(),
     start: async (settings, log) => {
       const { redisUrl, prefix, dashboardHost: host, dashboardPort: port, httpHosts: hosts } = settings;
       const { dashboardKeyFile: keyFile, dashboardProxyHeader: proxyHeader } = settings;

@@ -18,6 +18,7 @@ import { createProducer } from './producer.ts';
 process.exit(
   await serviceMain({
     name: 'http',
+    version: version(),
     start: async (settings, log) => {
       const [first, ...others] = await openAll(settings);
       if (first === undefined) throw new Error('there is always the model of the settings');

@@ -5,7 +5,7 @@ const at = new Date(2026, 10, 26, 9, 5, 7, 42).getTime();
 
 test('a line has time, level, who and what, and every fact by its name', () => {
   const facts = { device: 'cpu', rows: 3, why: 'it is full', part: { a: 1 }, none: null };
-  const line = { level: 40, time: at, pid: 7, hostname: 'here', name: 'worker', ...facts, msg: 'splitting' };
+  const line = { level: 'warn', time: at, pid: 7, hostname: 'here', name: 'worker', ...facts, msg: 'splitting' };
   expect(readableLine(JSON.stringify(line))).toBe(
     '09:05:07.042 warn  worker: splitting device=cpu rows=3 why="it is full" part={"a":1} none=null\n',
   );
@@ -13,7 +13,7 @@ test('a line has time, level, who and what, and every fact by its name', () => {
 
 test('an error is shown with its stack and what else it carries', () => {
   const err = { type: 'ShoalError', message: 'no', stack: 'ShoalError: no\n    at a.ts:1', code: 'DEVICE_LOST' };
-  expect(readableLine(JSON.stringify({ level: 50, time: at, name: 'http', msg: 'cannot go on', err }))).toBe(
+  expect(readableLine(JSON.stringify({ level: 'error', time: at, name: 'http', msg: 'cannot go on', err }))).toBe(
     '09:05:07.042 error http: cannot go on\n  ShoalError: no\n      at a.ts:1\n  code=DEVICE_LOST\n',
   );
 });

@@ -1,8 +1,7 @@
 // A log line for somebody who sits before it: time of day, level, who, what, and the facts as name=value. Everything
-// that the JSON line has is there, but for what such a person knows: the date, the process and the machine.
+// that the JSON line has is there, but for what such a person knows: the date, the process, the machine and the version.
 
-const LEVELS: Readonly<Record<number, string>> = { 20: 'debug', 30: 'info', 40: 'warn', 50: 'error' };
-const KNOWN = new Set(['level', 'time', 'pid', 'hostname', 'name', 'msg', 'err']);
+const KNOWN = new Set(['level', 'time', 'pid', 'hostname', 'name', 'version', 'msg', 'err']);
 
 /** `json`: a line as pino writes it. What is none comes back as it is. */
 export function readableLine(json: string): string {
@@ -10,7 +9,7 @@ export function readableLine(json: string): string {
   if (line === undefined) return json;
   const { level, time, name, msg, err } = line;
   const facts = Object.entries(line).flatMap(([key, value]) => (KNOWN.has(key) ? [] : [`${key}=${shown(value)}`]));
-  const words = [timeOfDay(Number(time)), (LEVELS[Number(level)] ?? String(level)).padEnd(5), `${String(name)}:`, msg];
+  const words = [timeOfDay(Number(time)), String(level).padEnd(5), `${String(name)}:`, msg];
   return `${[...words, ...facts].join(' ')}\n${err === undefined ? '' : errorLines(err)}`;
 }
 

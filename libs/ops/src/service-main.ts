@@ -42,23 +42,38 @@ export interface ServiceMainOptions {
   readonly name: string;
   /** Settings that this process is about, e.g. its device: nothing else overrides them. */
   readonly fixed?: Partial<Settings>;
-  readonly start: (settings: Settings & { readonly redisUrl: string }, log: Logger) => Promise<Service>;
+  /** Of Shoal; in every line of the log. */
+  readonly version: string;
+  readonly start: (
+    settings: Settings & { readonly redisUrl: string },
+    log: Logger,
+    means: ServiceMeans,
+  ) => Promise<Service>;
+}
+
+/** What a service may use besides. */
+export interface ServiceMeans {
+  /** Adds fields to every line of the log from then on. */
+  sayWho(who: Readonly<Record<string, string>>): void;
 }
 
 /** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly, 75 for a successor. */
-export async function serviceMain({ name, fixed = {}, start }: ServiceMainOptions): Promise<number> {
+export async function serviceMain({ name, fixed = {}, version, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
   let endSigns: (() => void) | undefined;
   try {
     const files = await readSettingsFiles({ flags: fixed, environment: process.env });
     const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
-    const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name });
+    const who: Record<string, string> = { version };
+    const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name, who });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');
     for (const dropped of droppedVariables(process.env)) log.warn(dropped, 'a setting that is gone is ignored');
     // a parent that is a command has said it already
     for (const stray of process.send === undefined ? strayVariables(process.env) : []) log.warn({}, stray);
     for (const warning of files.warnings) log.warn({}, warning);
-    const service = await start(settings, log);
+    const service = await start(settings, log, {
+      sayWho: (more) => Object.assign(who, more),
+    });
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');
     endSigns = giveSigns();

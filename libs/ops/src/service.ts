@@ -2,5 +2,12 @@
 //   at once.
 
 export { createLogger, type LoggerOptions } from './logger.ts';
-export { REPLACE_ME, serviceMain, type Service, type ServiceMainOptions, type ServiceReport } from './service-main.ts';
+export {
+  REPLACE_ME,
+  serviceMain,
+  type Service,
+  type ServiceMainOptions,
+  type ServiceMeans,
+  type ServiceReport,
+} from './service-main.ts';
 export { readSettingsFiles, type SettingsFiles } from './settings-file.ts';

@@ -44,7 +44,7 @@ async function run(
   const ending = AbortSignal.any([terminal.signal, lost]);
   ending.throwIfAborted();
   const ended = once(ending, 'abort');
-  const log = createLogger({ level: logLevel, format: logFormat, name: 'exporter' });
+  const log = createLogger({ level: logLevel, format: logFormat, name: 'exporter', who: { version } });
   const survey = FleetSurvey.open({ redisUrl, prefix, log });
   const server = ServerWatch.open({ redisUrl, prefix });
   try {

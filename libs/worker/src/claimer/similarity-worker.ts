@@ -31,9 +31,12 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
   const server = { redisUrl, prefix, queue, log };
   const folder = collectionsFolder({ ...settings, cacheDir });
   const budgetBytes = await memoryBudget(settings);
+  const workerName = settings.workerName ?? defaultWorkerName(device === 'auto' ? queue : `${queue}-${device}`);
+  options.sayWho?.({ worker: workerName, queue });
   const executor = new ForkedExecutor({
     kind: 'similarity',
     ...server,
+    workerName,
     cpuQueue,
     folder,
     cacheDir,
@@ -55,7 +58,7 @@ export async function startSimilarityWorker(options: WorkerOptions): Promise<Run
     cpuQueue,
     executor,
     cacheDir,
-    workerName: settings.workerName ?? defaultWorkerName(device === 'auto' ? queue : `${queue}-${device}`),
+    workerName,
     limits: (ready) => ({ ...settings, poolTokens: RUNS_IN_POOL * sizesOf(settings, ready.device).maxRows }),
     resultDims: () => WIDEST_RESULT,
     said: (facts) => ({ device: facts.device, budgetBytes }),

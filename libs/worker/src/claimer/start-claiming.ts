@@ -38,6 +38,8 @@ export interface WorkerOptions {
   /** `redisUrl` is settled by now: a worker does not start servers. */
   readonly settings: Settings & { readonly redisUrl: string };
   readonly log: Logger;
+  /** Told once its name and its queue are known: fields for every line of the log. */
+  readonly sayWho?: (who: Readonly<Record<string, string>>) => void;
   /** For tests: where this process is to die, see core's FaultPoints. */
   readonly faultPoint?: string | undefined;
 }

@@ -3,6 +3,7 @@
 import type { Logger, Precision, Settings } from '@shoal/core';
 import { serviceMain, type ServiceReport } from '@shoal/ops/service';
 import { isConnectionFault } from '@shoal/queue';
+import { SHOAL_VERSION } from './shoal-version.ts';
 import { startWorker } from './worker.ts';
 
 /** What a forked worker tells its parent. */
@@ -22,13 +23,15 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
   return serviceMain({
     name: 'worker',
     fixed,
-    start: async (settings, log) => {
+    version: SHOAL_VERSION,
+    start: async (settings, log, { sayWho }) => {
       process.on('unhandledRejection', (error) => survive(error, log));
       const start =
         settings.kind === 'similarity' ? (await import('../similarity.ts')).startSimilarityWorker : startWorker;
       const { facts, failed, left, stop } = await start({
         settings,
         log,
+        sayWho,
         faultPoint: process.env['SHOAL_FAULT_POINT'],
       });
       const { device, precision, model } = facts;

@@ -27,8 +27,11 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   const { served, service } = serviceOf(settings, model.name);
   const server = { redisUrl, prefix, queue: queueOf({ name: served, kind: model.kind }), log };
   const cpuLane = cpuLaneOf(server.queue);
+  const workerName = settings.workerName ?? defaultWorkerName(settings.device);
+  options.sayWho?.({ worker: workerName, queue: server.queue });
   const executor = new ForkedExecutor({
     ...server,
+    workerName,
     device: settings.device,
     precision: settings.precision,
     encoder: settings.encoder,
@@ -50,7 +53,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     cpuQueue: cpuLane,
     executor,
     cacheDir,
-    workerName: settings.workerName ?? defaultWorkerName(settings.device),
+    workerName,
     limits: ({ device }) => ({ ...settings, ...sizesOf(settings, device) }),
     resultDims: ({ dims }) => dims,
     readJob: READ_JOBS[model.kind],

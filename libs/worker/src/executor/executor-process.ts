@@ -6,6 +6,7 @@ import { invariant, toFailure } from '@shoal/contract';
 import type { AnyOrder, FromExecutor, Logger, ToExecutor } from '@shoal/core';
 import { Batcher } from '@shoal/core/base';
 import { createLogger } from '@shoal/ops/service';
+import { SHOAL_VERSION } from '../claimer/shoal-version.ts';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSettings } from './executor-settings.ts';
 import type { FromExecutorProcess } from '../claimer/forked-executor.ts';
 
@@ -32,7 +33,9 @@ export async function executorProcess<
 >(open: (process: ExecutorProcess<Settings>) => Promise<OpenExecutor<Order>>): Promise<void> {
   const settings = JSON.parse(process.env[EXECUTOR_ENVIRONMENT] ?? 'null') as Settings;
   invariant(settings !== null && process.send !== undefined, 'the executor is started by its worker');
-  const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name: 'executor' });
+  const { logLevel: level, logFormat: format, workerName: worker, queue } = settings;
+  const who = { ...(worker !== undefined && { worker }), queue, version: SHOAL_VERSION };
+  const log = createLogger({ level, format, name: 'executor', who });
   let lastSent: Promise<void> = Promise.resolve();
   const batcher = new Batcher<FromExecutorProcess>({
     send(together) {

@@ -11,6 +11,8 @@ export interface ExecutorSettings {
   readonly prefix: string;
   /** The main lane: inputs and results carry its name. */
   readonly queue: string;
+  /** For log lines. Left out by benches. */
+  readonly workerName?: string;
   /** The CPU lane, whose locks carry its name; undefined where this worker does not claim from it. */
   readonly cpuQueue: string | undefined;
   readonly model: string;
@@ -55,6 +57,8 @@ export interface SimilarityExecutorSettings {
   readonly redisUrl: string;
   readonly prefix: string;
   readonly queue: string;
+  /** For log lines. Left out by benches. */
+  readonly workerName?: string;
   /** The CPU lane, whose locks carry its name. */
   readonly cpuQueue: string;
   /** The folder of collections and graphs. */
