@@ -11,6 +11,7 @@ import swaggerUi from '@fastify/swagger-ui';
 import { fastify, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
 import type { RerankResult } from '@shoal/client';
 import type { Logger } from '@shoal/core';
+import { processClock } from '@shoal/core/base';
 import { mayUse, setCaller } from './access/caller.ts';
 import type { Doorman } from './access/doorman.ts';
 import type { AppParts, Around } from './app-parts.ts';
@@ -43,6 +44,7 @@ import {
   writesRefused,
 } from './problem.ts';
 import { ARRIVAL } from './read-body.ts';
+import { RefusalLines } from './refusal-lines.ts';
 import { RequestCounts } from './request-counts.ts';
 import { parseRerankRequest, parseTeiRequest, type RerankRequest } from './rerank-request.ts';
 import { rerankBytes, toRerankResponse, toTeiResponse } from './rerank-response.ts';
@@ -74,6 +76,8 @@ const SPARE_CONNECTIONS = 8;
 
 export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   const counts = new RequestCounts(parts.metrics);
+  const refusals = new RefusalLines(parts.log, parts.gate.clock ?? processClock);
+  const told = { log: parts.log, refusals };
   const gate = new Gate(parts.gate);
   const app = fastify({
     bodyLimit: ARRIVAL.mostBytes,
@@ -91,14 +95,15 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
     return503OnClosing: false, // before any hook, so that nobody would count it; `closer` refuses instead
     frameworkErrors: (error, request, reply) => {
       counts.began(request, reply); // no hook runs for these
-      void answerProblem(error, request, reply, parts.log);
+      void answerProblem(error, request, reply, told);
     },
-    clientErrorHandler: (error, socket) => answerUnparsed(error, socket, counts),
+    clientErrorHandler: (error, socket) => answerUnparsed(error, socket, { counts, refusals }),
   });
   app.setValidatorCompiler(() => () => true);
   app.setSerializerCompiler(() => (data) => JSON.stringify(data));
-  app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, parts.log));
-  app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, parts.log));
+  app.setErrorHandler((error, request, reply) => answerProblem(error, request, reply, told));
+  app.setNotFoundHandler((request, reply) => answerProblem(notFound(app, request, reply), request, reply, told));
+  app.addHook('onClose', async () => refusals.stop());
   app.addHook('onRequest', async (request, reply) => {
     counts.began(request, reply);
     void reply.header('x-request-id', request.id);
@@ -110,7 +115,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.addHook('onRequest', async (request, reply) => {
     if (request.is404) throw notFound(app, request, reply); // before anything is said of its body
   });
-  refuseWhatIsNoRequest(app, gate, counts);
+  refuseWhatIsNoRequest(app, gate, { counts, refusals });
   const catalogue = new Catalogue(parts.models);
   for (const schema of components(parts.models.map(({ model }) => model))) app.addSchema(schema);
   if (parts.batches !== undefined) for (const schema of batchComponents()) app.addSchema(schema);
@@ -316,12 +321,23 @@ async function inTime<Answer>(answer: Promise<Answer>): Promise<Answer> {
 
 // ---- around all routes --------------------------------------------------------------------------------------------
 
-function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyReply, log: Logger): FastifyReply {
+interface ToldOfProblems {
+  readonly log: Logger;
+  readonly refusals: RefusalLines;
+}
+
+function answerProblem(
+  error: unknown,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  { log, refusals }: ToldOfProblems,
+): FastifyReply {
   const problem = toProblem(error);
   const { status, code, retryAfterSeconds } = problem.facts;
   const facts = { route: request.routeOptions.url, requestId: request.id, status };
   if (status === CALLER_LEFT) log.info(facts, 'caller left before its answer');
   if (status >= 500) log.warn({ ...facts, code, err: problem.cause ?? problem }, 'request could not be answered');
+  if (status < 500 && status !== CALLER_LEFT) refusals.add(problem.facts, request);
   if (retryAfterSeconds !== undefined) void reply.header('retry-after', String(spreadSeconds(retryAfterSeconds)));
   const { routeOptions } = request;
   const detail = routeOptions.url?.endsWith('/rerank') === true && { detail: problem.message }; // what Jina's clients show
@@ -331,13 +347,18 @@ function answerProblem(error: unknown, request: FastifyRequest, reply: FastifyRe
     .send({ ...problem.body, ...detail, ...(status === 500 && { request_id: request.id }) });
 }
 
+interface Refusing {
+  readonly counts: RequestCounts;
+  readonly refusals: RefusalLines;
+}
+
 /** What Node hands over without a request that a route could answer: each is answered in OpenAI's shape, and counted. */
-function refuseWhatIsNoRequest({ server }: FastifyInstance, { connections }: Gate, counts: RequestCounts): void {
+function refuseWhatIsNoRequest({ server }: FastifyInstance, { connections }: Gate, refusing: Refusing): void {
   connections.watch(server, (socket) =>
     writeRefusal(
       socket,
       overloaded('too_many_connections', 'as many connections are busy as there may be; try again', RETRY_BUSY_SECONDS),
-      counts,
+      refusing,
     ),
   );
   server.maxConnections = connections.most + SPARE_CONNECTIONS;
@@ -350,14 +371,14 @@ function refuseWhatIsNoRequest({ server }: FastifyInstance, { connections }: Gat
         `"expect: ${String(headers.expect).slice(0, 80)}" cannot be met; send the request without it`,
         417,
       ),
-      counts,
+      refusing,
     ),
   );
   server.on('connect', (_request: IncomingMessage, socket: Socket) =>
     writeRefusal(
       socket,
       invalid('method_not_supported', null, 'this server is no proxy: CONNECT is not possible', 405),
-      counts,
+      refusing,
     ),
   );
 }
@@ -366,14 +387,15 @@ function refuseWhatIsNoRequest({ server }: FastifyInstance, { connections }: Gat
  * What Node's parser refuses comes without a request: the answer is written by hand, and the connection is of no
  * further use.
  */
-function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket, counts: RequestCounts): void {
+function answerUnparsed(error: NodeJS.ErrnoException, socket: Socket, refusing: Refusing): void {
   if (error.code === 'ECONNRESET' || socket.destroyed) return;
   if (!socket.writable) return void socket.destroy();
-  writeRefusal(socket, unparsed(error.code), counts);
+  writeRefusal(socket, unparsed(error.code), refusing);
 }
 
-function writeRefusal(socket: Socket, { facts, body }: Problem, counts: RequestCounts): void {
+function writeRefusal(socket: Socket, { facts, body }: Problem, { counts, refusals }: Refusing): void {
   counts.refused(socket, facts.status);
+  refusals.add(facts);
   const text = JSON.stringify(body);
   const { retryAfterSeconds: seconds } = facts;
   socket.on('error', () => undefined); // whoever hears of it has left
