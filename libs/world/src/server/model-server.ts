@@ -17,6 +17,7 @@ import { globMatcher } from './arguments.ts';
 import type { ModelServerOptions, RestartOptions, ServerFaults, ServerSession } from './interface.ts';
 import { Journal } from './journal.ts';
 import { Keyspace } from './keyspace.ts';
+import { REAL_COMMANDS } from './real-commands.ts';
 import { Refusals } from './refusals.ts';
 import { CommandError, Failure, NO_LIST, QUEUED, notModelled, type Reply } from './replies.ts';
 import { RequestReader } from './resp.ts';
@@ -220,7 +221,11 @@ export class ModelServer implements CommandContext {
     const name = args[0]!.toLowerCase();
     const own = SESSION_COMMANDS.get(name);
     const command = COMMANDS.get(name);
-    if (own === undefined && command === undefined) throw notModelled(`the command ${name.toUpperCase()}`);
+    if (own === undefined && command === undefined) {
+      if (REAL_COMMANDS.has(name)) throw notModelled(`the command ${name.toUpperCase()}`);
+      if (session.queued !== undefined) session.isAborted = true;
+      return unknownCommand(args);
+    }
     const found = (own ?? command)!;
     const refusal = arityFailure(found, args) ?? this.#refusals.ofCommand(found, session);
     if (refusal !== undefined) {
@@ -284,15 +289,20 @@ export class ModelServer implements CommandContext {
     const refusal = this.#refusals.ofScript(script);
     if (refusal !== undefined) return refusal;
     let hasWritten = false;
+    const isValkey = this.flavour === 'valkey-9';
     return runScript(script, keys, args, this.flavour, (words) => {
       const name = words[0]!.toLowerCase();
       const command = COMMANDS.get(name);
       if (command === undefined) {
-        if (SESSION_COMMANDS.has(name)) return new Failure('ERR This Redis command is not allowed from script');
-        throw notModelled(`the command ${name.toUpperCase()}`);
+        if (SESSION_COMMANDS.has(name))
+          return new Failure(`ERR This ${isValkey ? 'Valkey' : 'Redis'} command is not allowed from script`);
+        if (REAL_COMMANDS.has(name)) throw notModelled(`the command ${name.toUpperCase()}`);
+        return new Failure(
+          `ERR Unknown ${this.flavour === 'valkey-9' ? 'command' : 'Redis command'} called from script`,
+        );
       }
       if (arityFailure(command, words) !== undefined)
-        return new Failure('ERR Wrong number of args calling Redis command from script');
+        return new Failure(`ERR Wrong number of args calling ${isValkey ? 'command' : 'Redis command'} from script`);
       const refused = this.#refusals.inScript(command, script, hasWritten);
       if (refused !== undefined) return refused;
       if (command.isWrite) hasWritten = true;
@@ -374,6 +384,13 @@ export class ModelServer implements CommandContext {
     this.#frozenNow = undefined;
     this.#signalled.clear();
   }
+}
+
+function unknownCommand([name = '', ...rest]: readonly string[]): Failure {
+  const beginning = rest.map((arg) => `'${arg.slice(0, 128)}' `).join('');
+  return new Failure(
+    `ERR unknown command '${name.slice(0, 128)}', with args beginning with: ${beginning.slice(0, 128)}`,
+  );
 }
 
 function arityFailure({ arity, name }: { arity: number; name: string }, args: readonly string[]): Failure | undefined {

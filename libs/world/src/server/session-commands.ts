@@ -177,11 +177,10 @@ const evaluate =
     if (keyCount > rest.length) return new Failure("ERR Number of keys can't be greater than number of args");
     if (keyCount < 0) return new Failure("ERR Number of keys can't be negative");
     const found = find(server, text);
-    if (found === undefined) return new Failure(NO_SCRIPT);
+    if (found === undefined)
+      return new Failure(`NOSCRIPT No matching script.${server.flavour === 'valkey-9' ? '' : ' Please use EVAL.'}`);
     return server.runScript(found, rest.slice(0, keyCount), rest.slice(keyCount));
   };
-
-const NO_SCRIPT = 'NOSCRIPT No matching script. Please use EVAL.';
 
 function loaded(server: ModelServer, text: string): Script {
   const found = scriptOf(text);

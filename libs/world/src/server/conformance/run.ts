@@ -46,7 +46,7 @@ interface Case {
   readonly state: State;
   readonly now: number;
   readonly commands: readonly (readonly string[])[];
-  readonly tolerance: Omit<Tolerance, 'ms'>;
+  readonly tolerance: Omit<Tolerance, 'ms' | 'answeredAt'>;
 }
 
 const BATCH = 20;
@@ -188,7 +188,7 @@ function differenceOf(
   theirs: readonly Reply[],
   ms: number,
 ): string | undefined {
-  const full = { ...tolerance, ms };
+  const full = { ...tolerance, ms, answeredAt: Date.now() + SLACK_MS };
   for (const [at, command] of commands.slice(0, -1).entries()) {
     const found = difference(mine[at]!, theirs[at]!, {
       ...full,
