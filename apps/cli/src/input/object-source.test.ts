@@ -126,8 +126,10 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
       expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('s3://shoal/texts.txt had')]);
       const fresh = await sandbox.start([...args, '--fresh'], { environment, folder: sandbox.files }).ended;
       expect([fresh.code, fresh.stderr]).toEqual([0, expect.stringContaining('10,001 rows')]);
-      const same = await sandbox.start(['embed', 's3://shoal/texts.txt', '-o', 's3://shoal/texts.txt'], { environment })
-        .ended;
+      const same = await sandbox.start(
+        ['embed', 's3://shoal/texts.txt', '-o', 's3://shoal/texts.txt', '--output-format', 'jsonl'],
+        { environment },
+      ).ended;
       expect([same.code, same.stderr]).toEqual([2, expect.stringContaining('is also an input')]);
     } finally {
       sandbox.remove();
