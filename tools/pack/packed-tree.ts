@@ -71,6 +71,8 @@ export class PackedTree {
     this.files.set(file, ''); // met again while its imports are followed
     const edits = [...module.imports, ...module.exports].flatMap((statement) => this.#follow(file, statement, kind));
     edits.push(...this.#inlineImports(file, module, kind));
+    for (const [, , request = ''] of module.text.matchAll(/\brequire\((['"])([^'".][^'"]*)\1\)/g))
+      if (!request.startsWith('node:')) this.dependencies.add(packageOf(request));
     if (kind === 'js') this.#reachByName(file, module);
     this.files.set(file, withoutMap(edited(module.text, edits)));
   }

@@ -10,7 +10,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { ShoalError, checkJobId, type KeySpace } from '@shoal/contract';
-import { Job, type Queue } from 'bullmq';
+import { Job, type Queue } from './package.ts';
 import type { Redis } from '../redis/connection.ts';
 import { toFound, type Found } from '../producer/job-verdict.ts';
 import { askOnce, valueOf, type Argument, type Command } from '../redis/command-pipeline.ts';

@@ -2,8 +2,9 @@
 // stalled ones. It processes nothing, renews nothing and settles nothing; bull-job-source.ts does. Only public and
 // protected methods of Worker are used.
 
-import { Job, Worker, type JobJson } from 'bullmq';
+import type { JobJson } from 'bullmq';
 import { setImmediate } from 'node:timers/promises';
+import { Job, Worker } from './package.ts';
 import { joinClaims } from './claim.ts';
 import { closeConnection, type Closable, type Redis } from '../redis/connection.ts';
 import { claimedBy, repairJob } from './record-repair.ts';

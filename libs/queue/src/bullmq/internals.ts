@@ -3,8 +3,9 @@
 // breaks it. Everything else in this library uses public methods only. Nothing here decides anything about jobs.
 
 import { REPLY_CHANNEL, checkQueuedJobId, invariant, keySpace } from '@shoal/contract';
-import { Job, type IRedisTransaction, type JobsOptions, type Queue } from 'bullmq';
+import type { IRedisTransaction, JobsOptions } from 'bullmq';
 import type { ChainableCommander } from 'ioredis';
+import { Job, type Queue } from './package.ts';
 import { KEEP_FAILED } from './batch-worker.ts';
 import type { Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';

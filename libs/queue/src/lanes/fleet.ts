@@ -4,7 +4,7 @@
 
 import { DEFAULT_PREFIX, ShoalError, cpuLaneOf, keySpace, type KeySpace, type Lane } from '@shoal/contract';
 import { standingOf, type Logger, type WorkerFacts, type WorkerStanding, type WorkerState } from '@shoal/core';
-import { Queue } from 'bullmq';
+import { Queue } from '../bullmq/package.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';

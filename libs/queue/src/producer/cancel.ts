@@ -7,7 +7,7 @@
 
 import { cpuLaneOf, failedReason, isReservedJobId, keySpace, type Failure, type KeySpace } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { Queue } from 'bullmq';
+import { Queue } from '../bullmq/package.ts';
 import { failWaiting, type FailedWaiting } from '../bullmq/internals.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';

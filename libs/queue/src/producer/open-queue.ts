@@ -2,7 +2,7 @@
 
 import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { Queue } from 'bullmq';
+import { Queue } from '../bullmq/package.ts';
 import type { AdmissionLimits } from '../admission/admission.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import type { Redis } from '../redis/connection.ts';

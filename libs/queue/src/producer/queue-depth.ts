@@ -6,7 +6,7 @@
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import type { CollectionFacts } from '@shoal/core/similarity';
-import { Queue } from 'bullmq';
+import { Queue } from '../bullmq/package.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { writeRefusal } from '../redis/write-refusal.ts';

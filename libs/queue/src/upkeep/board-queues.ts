@@ -6,7 +6,8 @@
 
 import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { Job, Queue, type JobType } from 'bullmq';
+import type { JobType } from 'bullmq';
+import { Job, Queue } from '../bullmq/package.ts';
 import { closeConnection, connected, isPassingFault, type Redis } from '../redis/connection.ts';
 import { isQueueSeen, notedQueues } from '../lanes/noted-queues.ts';
 import { translated } from '../redis/translated.ts';

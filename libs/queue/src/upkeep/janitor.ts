@@ -13,7 +13,7 @@
 import { randomUUID } from 'node:crypto';
 import { invariant, keySpace, type KeySpace } from '@shoal/contract';
 import type { Clock, Logger, SweepFindings } from '@shoal/core';
-import { Queue } from 'bullmq';
+import { Queue } from '../bullmq/package.ts';
 import { tidyNotedQueues } from '../lanes/noted-queues.ts';
 import { queuesWithLoad, recountAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';

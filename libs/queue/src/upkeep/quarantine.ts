@@ -21,7 +21,7 @@ import {
   type SimilarityKind,
 } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { Queue, type Job } from 'bullmq';
+import { Queue, type Job } from '../bullmq/package.ts';
 import { noteQueues } from '../lanes/noted-queues.ts';
 import { queueAdd, queueRemove, runTransaction } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';

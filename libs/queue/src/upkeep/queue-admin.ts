@@ -12,7 +12,7 @@ import {
   type KeySpace,
 } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { Job, Queue } from 'bullmq';
+import { Job, Queue } from '../bullmq/package.ts';
 import { readAdmission } from '../admission/admission.ts';
 import { CANCEL_MARK } from '../producer/cancel.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';

@@ -3,7 +3,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
-import { Queue } from 'bullmq';
+import { Queue } from '../bullmq/package.ts';
 import { closeConnection, connected } from '../redis/connection.ts';
 import { within } from '../redis/within.ts';
 

@@ -22,7 +22,7 @@ import {
 } from '@shoal/contract';
 import type { KnownEnding, Logger } from '@shoal/core';
 import { Serial, type FaultPoints } from '@shoal/core/base';
-import { Queue, type Job } from 'bullmq';
+import { Queue, type Job } from '../bullmq/package.ts';
 import { noteQueues } from '../lanes/noted-queues.ts';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import {

@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { failedReason, keySpace, unreachable, type Failure } from '@shoal/contract';
 import type { Announcement, Logger, SettleResult, Settlement } from '@shoal/core';
 import { backoffMs, type Backoff } from '@shoal/core/base';
-import { UnrecoverableError, type Job } from 'bullmq';
+import { UnrecoverableError, type Job } from '../bullmq/package.ts';
 import { KEEP_FAILED, type TakenJob } from '../bullmq/batch-worker.ts';
 import type { Completions } from '../bullmq/finish.ts';
 import { isLockLost, wakeIdleWorker } from '../bullmq/internals.ts';
