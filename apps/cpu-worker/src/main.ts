@@ -1,5 +1,5 @@
 // One worker on the CPU of this machine. Settings come from the environment (docs/settings.md).
 
-import { workerMain } from '@shoal/worker';
+import { workerMain } from '@shoal/worker/claimer';
 
 process.exit(await workerMain({ fixed: { device: 'cpu' } }));

@@ -1,10 +1,9 @@
-// What the driver says of NVIDIA GPUs, asked through nvidia-smi. The only importer of execa. Nothing here throws
-// because of what the tool does: a machine without it, without a driver, with a GPU that tells nothing or a tool that
-// hangs are ordinary, and come back as values with the tool's own words. Memory is the driver's view: what an arena
-// keeps counts as used.
+// What the driver says of NVIDIA GPUs, asked through nvidia-smi. The only importer of execa, which is loaded when a tool
+// is run. Nothing here throws because of what the tool does: a machine without it, without a driver, with a GPU that
+// tells nothing or a tool that hangs are ordinary, and come back as values with the tool's own words. Memory is the
+// driver's view: what an arena keeps counts as used.
 
 import type { ChildProcess } from 'node:child_process';
-import { execa } from 'execa';
 import type { MemoryProbe } from '@shoal/core';
 
 /** A field that the driver does not tell ("[N/A]", "[Not Supported]", "[Insufficient Permissions]", …) is undefined. */
@@ -177,6 +176,7 @@ type ToolEnd =
  * its output open.
  */
 async function runTool(program: string, args: readonly string[], timeoutMs: number): Promise<ToolEnd> {
+  const { execa } = await import('execa');
   const child = execa(program, args, {
     reject: false,
     stdin: 'ignore',

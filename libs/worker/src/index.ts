@@ -12,4 +12,3 @@ export type { RunningWorker, WorkerOptions } from './claimer/start-claiming.ts';
 export type { TriedBudget } from './measure/tried-budgets.ts';
 export { forgetTuned, tunedProfiles, type TunedProfile } from './measure/profile-store.ts';
 export { tune, type TuneOptions, type TuneReport } from './measure/tune.ts';
-export { workerMain, type WorkerMainOptions, type WorkerReport } from './claimer/worker-main.ts';

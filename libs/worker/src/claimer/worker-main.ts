@@ -1,4 +1,5 @@
-// What the worker apps' main.ts call: a process that runs one worker until it is told to stop.
+// What the worker apps' main.ts call: a process that runs one worker until it is told to stop. The entry
+// @shoal/worker/claimer, which carries no engine: the main entry would load ONNX Runtime's library into every claimer.
 
 import type { Logger, Precision, Settings } from '@shoal/core';
 import { serviceMain, type ServiceReport } from '@shoal/ops/service';
