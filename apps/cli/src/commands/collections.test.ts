@@ -3,13 +3,27 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { importModel, writeTinyModel } from '@shoal/models';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Sandbox } from '../testing/shoal-process.ts';
+import { attachServer, type AttachedServer } from '@shoal/private-server';
+import { runHere } from '../testing/command-here.ts';
+import { Sandbox, says } from '../testing/shoal-process.ts';
 
 let box: Sandbox;
+let server: AttachedServer | undefined;
 beforeAll(() => {
   box = new Sandbox();
+  process.env['PATH'] = box.environment()['PATH']; // where attachServer looks for a server program
 });
-afterAll(() => box.remove());
+afterAll(async () => {
+  await server?.release();
+  box.remove();
+});
+
+/** From here on there is a worker; until then, and for other models, a command starts one. */
+async function workerIsThere(): Promise<void> {
+  if (server !== undefined) return;
+  server = await attachServer({ cacheDir: box.cacheDir });
+  await says(box.start(['worker']), 'serves tiny-random@');
+}
 
 test('texts become a collection, are searched exactly and by candidates, and go away', async () => {
   writeFileSync(
@@ -20,6 +34,7 @@ test('texts become a collection, are searched exactly and by candidates, and go 
   const built = await box.run(['index', 'build', 'docs', 'a.md', '--ann', '--json', '-q']);
   expect(built).toMatchObject({ code: 0 });
   expect(JSON.parse(built.stdout)).toMatchObject({ name: 'docs', version: 1, rows: 2, ann: { recall: 1 } });
+  await workerIsThere();
   for (const how of [[], ['--ann']]) {
     const { stdout, code } = await box.run([
       'search',
@@ -37,7 +52,7 @@ test('texts become a collection, are searched exactly and by candidates, and go 
       found: [{ id: expect.any(String), name: expect.stringContaining('a.md#') }],
     });
   }
-  const otherModel = await box.run(['index', 'build', 'docs', 'a.md', '--append', '--model', 'tiny-random-b']);
+  const otherModel = await runHere(box, ['index', 'build', 'docs', 'a.md', '--append', '--model', 'tiny-random-b']);
   expect(otherModel).toMatchObject({
     code: 2,
     stderr: expect.stringMatching(
@@ -46,7 +61,7 @@ test('texts become a collection, are searched exactly and by candidates, and go 
   });
   expect((await box.run(['index', 'check', 'docs'])).stdout).toContain('docs@1 is whole: 2 rows');
   expect(await box.run(['index', 'rm', 'docs', '-q'])).toMatchObject({ code: 0 });
-  expect(await box.run(['search', 'docs', 'x'])).toMatchObject({
+  expect(await runHere(box, ['search', 'docs', 'x'])).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('no collection is called docs'),
   });
@@ -85,7 +100,7 @@ test('files of vectors are told by their first record, whatever stands in it and
   const built = await box.run(['index', 'build', 'parquet', parquet, '--id-field', 'key', '--json', '-q']);
   expect([built.code, JSON.parse(built.stdout)]).toMatchObject([0, { rows: 30, dims: 4 }]);
   writeFileSync(box.path('texts.jsonl'), '{"text":"an \\"embedding\\": [1, 2]"}\n');
-  expect(await box.run(['index', 'build', 'mixed', 'texts.jsonl', 'bracket.jsonl'])).toMatchObject({
+  expect(await runHere(box, ['index', 'build', 'mixed', 'texts.jsonl', 'bracket.jsonl'])).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('some of the files hold vectors and some texts'),
   });
@@ -109,7 +124,7 @@ test('flags that a build could not follow are refused, and it makes no version',
     [['--on-error', 'skip'], '--on-error skip is about texts, and the files hold vectors'],
   ] as const;
   for (const [flags, message] of refusals)
-    expect(await box.run(['index', 'build', 'e1', 'one.jsonl', ...flags])).toMatchObject({
+    expect(await runHere(box, ['index', 'build', 'e1', 'one.jsonl', ...flags])).toMatchObject({
       code: 2,
       stderr: expect.stringContaining(message),
     });
@@ -122,7 +137,7 @@ test('flags that a build could not follow are refused, and it makes no version',
 test('of several names to remove all are looked at first, and one that is named twice goes once', async () => {
   writeFileSync(box.path('one.jsonl'), '{"id":"x","embedding":[1,0]}\n');
   expect(await box.run(['index', 'build', 'e2', 'one.jsonl'])).toMatchObject({ code: 0 });
-  expect(await box.run(['index', 'rm', 'e2', 'nosuch'])).toMatchObject({
+  expect(await runHere(box, ['index', 'rm', 'e2', 'nosuch'])).toMatchObject({
     code: 1,
     stderr: expect.stringMatching(/no collection is called nosuch.*; nothing was removed/s),
   });
@@ -146,6 +161,7 @@ test('a matrix of scores goes to a file, and what is said of it is as asked', as
 test('vectors of a model that nobody knows are searched and appended to only with --model, and files carry it', async () => {
   writeFileSync(box.path('u.jsonl'), `${JSON.stringify(Array.from({ length: 32 }, (_, i) => i))}\n`);
   writeFileSync(box.path('t.txt'), 'one text\n');
+  await workerIsThere();
   expect(await box.run(['index', 'build', 'u', 'u.jsonl'])).toMatchObject({
     code: 0,
     stderr: expect.stringContaining('which model made the rows of u is not known: a search needs --model NAME'),
@@ -155,22 +171,22 @@ test('vectors of a model that nobody knows are searched and appended to only wit
     ['index', 'build', 'u', 't.txt', '--append'],
     ['similarity', 'u.jsonl', 'a text.'],
   ])
-    expect(await box.run(command)).toMatchObject({
+    expect(await runHere(box, command)).toMatchObject({
       code: 2,
       stderr: expect.stringContaining('nobody knows which model'),
     });
   expect(await box.run(['embed', 't.txt', '-o', 't.arrow', '-q'])).toMatchObject({ code: 0 });
   expect(await box.run(['index', 'build', 'k', 't.arrow', '-q'])).toMatchObject({ code: 0 });
   expect((await box.run(['index', 'show', 'k'])).stdout).toMatch(/model {5}tiny-random@\w+\n/);
-  expect(await box.run(['index', 'build', 'k', 'u.jsonl', '--append'])).toMatchObject({
+  expect(await runHere(box, ['index', 'build', 'k', 'u.jsonl', '--append'])).toMatchObject({
     code: 1,
     stderr: expect.stringMatching(/k was embedded by tiny-random@.*do not say which model made them: say --model tiny/),
   });
-  expect(await box.run(['search', 'k', 'x', '--model', 'minilm'])).toMatchObject({
+  expect(await runHere(box, ['search', 'k', 'x', '--model', 'minilm'])).toMatchObject({
     code: 2,
     stderr: expect.stringMatching(/--model minilm is asked for and k was embedded by tiny-random@/),
   });
-  expect(await box.run(['similarity', 't.txt', 'x'])).toMatchObject({
+  expect(await runHere(box, ['similarity', 't.txt', 'x'])).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('t.txt is a file, and none of vectors'),
   });
@@ -178,6 +194,7 @@ test('vectors of a model that nobody knows are searched and appended to only wit
 
 test('a build of texts that is interrupted keeps its rows, and the same command goes on with them', async () => {
   const count = 1_500;
+  await workerIsThere();
   writeFileSync(
     box.path('many.jsonl'),
     Array.from(
@@ -203,7 +220,7 @@ test('a build of texts that is interrupted keeps its rows, and the same command 
     ),
   });
   expect(
-    await box.run(['index', 'build', 'many', 'many.jsonl', '--on-error', 'skip', '--id-field', 'id']),
+    await runHere(box, ['index', 'build', 'many', 'many.jsonl', '--on-error', 'skip', '--id-field', 'id']),
   ).toMatchObject({
     code: 2,
     stderr: expect.stringMatching(
@@ -236,7 +253,7 @@ test('passages and queries have the prompts of their sides, or those that are na
   await importModel(box.path('model'), { cacheDir: box.cacheDir, name: 'prompted', prompts });
   writeFileSync(box.path('prompted.txt'), 'the text\n');
   const build = ['index', 'build', 'sides', 'prompted.txt', '--model', 'prompted'];
-  expect(await box.run([...build, '--prompt', 'title'])).toMatchObject({
+  expect(await runHere(box, [...build, '--prompt', 'title'])).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('--prompt title: the model prompted has "query", "passage": ask for one of them'),
   });
@@ -247,7 +264,7 @@ test('passages and queries have the prompts of their sides, or those that are na
   };
   expect(await score('--prompt', 'passage')).toBeGreaterThan(0.999999);
   expect(await score()).toBeLessThan(0.9999);
-  expect(await box.run([...build, '--append', '--prompt', 'none'])).toMatchObject({
+  expect(await runHere(box, [...build, '--append', '--prompt', 'none'])).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('the rows of sides were embedded with --prompt passage: leave it out'),
   });

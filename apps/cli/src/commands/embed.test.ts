@@ -1,6 +1,6 @@
 // `shoal embed` as a whole: real files, the real queue server, a real worker with a tiny random model.
 
-import { existsSync, readFileSync, readdirSync, readlinkSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, readlinkSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { open as openFile, writeFile } from 'node:fs/promises';
@@ -62,6 +62,15 @@ async function waits({ pid }: ChildProcess): Promise<void> {
   const file = `/proc/${pid}/stat`;
   const isAsleep = (): boolean => !existsSync(file) || /\) S /.test(readFileSync(file, 'utf8')); // elsewhere a second
   for (let looks = 0; looks < 20; looks = isAsleep() ? looks + 1 : 0) await sleep(50);
+}
+
+/** Resolves when so many bytes of an unfinished output are there. */
+async function written(box: Sandbox, name: string, bytes: number, running: Running): Promise<void> {
+  const partial = box.path(`.${name}.shoal-partial`);
+  while (!existsSync(partial) || statSync(partial).size < bytes) {
+    if (running.child.exitCode !== null) throw new Error(`the run ended too early:\n${running.stderr()}`);
+    await sleep(10);
+  }
 }
 
 /** Texts that all differ. */
@@ -382,6 +391,150 @@ describe('with a server and a worker that are there', () => {
     expect(stderr.replace(ADVICE, '')).toMatch(/^shoal: 1 row in \d+ s\n$/);
   });
 
+  describe('what happens to a run and to its unfinished output', () => {
+    beforeEach(() => {
+      for (const name of readdirSync(box.files)) rmSync(box.path(name), { recursive: true });
+    });
+
+    test('a second Ctrl-C does not wait for anything', async () => {
+      writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+      const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
+      await written(box, 'much.npy', 20_000, running);
+      running.child.kill('SIGINT');
+      running.child.kill('SIGINT');
+      const { code, signal } = await running.ended;
+      expect([130, 'SIGINT']).toContain(code ?? signal); // by itself, or by the system when it was already at it
+    });
+
+    test('a pipe by its name is read, and Ctrl-C while it says nothing ends at once', async () => {
+      execFileSync('mkfifo', [box.path('pipe.txt')]);
+      const silent = box.start(['embed', 'pipe.txt', '-o', 'out.npy', '--json']);
+      await waits(silent.child); // as above
+      silent.child.kill('SIGINT');
+      const { stdout: report, ...ended } = await silent.ended;
+      expect(ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
+      expect(JSON.parse(report)).toEqual({
+        isDone: false,
+        left: 'nothing',
+        rows: 0,
+        error: { message: 'interrupted' },
+      });
+      expect(readdirSync(box.files)).toEqual(['pipe.txt']);
+      const reading = box.start(['embed', 'pipe.txt', '-q']);
+      await writeFile(box.path('pipe.txt'), 'one\ntwo\n');
+      const { stdout, code } = await reading.ended;
+      expect([code, rowsOf(stdout).length]).toEqual([0, 2]);
+    });
+
+    test('interrupted before its first row, a run says which rows of an earlier one stay', async () => {
+      // 65 texts, of which the first job comes; the line behind them cannot be read
+      writeFileSync(box.path('some.jsonl'), `${'{"text":"a"}\n'.repeat(65)}{"text":\n`);
+      const args = ['embed', 'some.jsonl', '-o', 'some.npy', '--json'];
+      const first = await box.run(args);
+      expect(JSON.parse(first.stdout)).toMatchObject({ left: 'kept', rows: 64, error: { code: 'INPUT_INVALID' } });
+      const silent = createServer();
+      await once(silent.listen(0, '127.0.0.1'), 'listening');
+      const place = silent.address();
+      const environment = { SHOAL_REDIS_URL: `redis://127.0.0.1:${typeof place === 'object' ? place?.port : ''}` };
+      const second = box.start(args, { environment });
+      const [socket] = await once(silent, 'connection');
+      second.child.kill('SIGINT');
+      const { code, stdout, stderr } = await second.ended;
+      expect([code, stderr]).toEqual([130, expect.stringContaining('64 rows of an unfinished run stay in .some.npy.')]);
+      const { file, goesOnWith } = JSON.parse(first.stdout);
+      expect(JSON.parse(stdout)).toEqual({
+        isDone: false,
+        left: 'kept',
+        rows: 64,
+        file,
+        goesOnWith,
+        error: { message: 'interrupted' },
+      });
+      expect(goesOnWith).toBe('shoal embed some.jsonl -o some.npy --json');
+      socket.destroy();
+      silent.close();
+    });
+
+    test('an interrupted run is resumed only with the same input, model and options', async () => {
+      writeFileSync(
+        box.path('much.jsonl'),
+        texts(MUCH)
+          .map((text, id) => `${JSON.stringify({ id, text })}\n`)
+          .join(''),
+      );
+      const first = box.start(['embed', 'much.jsonl', '-o', 'rows.jsonl']);
+      await written(box, 'rows.jsonl', 1_000_000, first);
+      first.child.kill('SIGINT');
+      expect((await first.ended).code).toBe(130);
+      const before = readFileSync(box.path('.rows.jsonl.shoal-partial'));
+      const other = await box.run([
+        'embed',
+        'much.jsonl',
+        '-o',
+        'rows.jsonl',
+        '--dimensions',
+        '8',
+        '--model',
+        'tiny-random-b',
+      ]);
+      expect(other).toMatchObject({
+        code: 2,
+        stderr: expect.stringMatching(
+          new RegExp(
+            /[\d,]+ rows of an unfinished run are kept for rows\.jsonl .*, and this command asks for something else:\n/
+              .source +
+              / {2}the model was tiny-random@.* and is tiny-random-b@.*\n {2}--dimensions was not given and is 8\n/
+                .source +
+              /shoal embed much.jsonl -o rows.jsonl\ngoes on with them; --fresh removes them and begins again/.source,
+          ),
+        ),
+      });
+      expect(readFileSync(box.path('.rows.jsonl.shoal-partial')).equals(before)).toBe(true);
+      expect(await box.run(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume'])).toMatchObject({ code: 0 });
+      expect(rowsOf(readFileSync(box.path('rows.jsonl'), 'utf8')).map((row) => row.id)).toEqual(
+        Array.from({ length: MUCH }, (_, id) => id),
+      );
+    });
+
+    test('a file that another run is writing is left alone', async () => {
+      execFileSync('mkfifo', [box.path('slow.txt')]);
+      const first = box.start(['embed', 'slow.txt', '-o', 'much.npy']);
+      const writer = await openFile(box.path('slow.txt'), 'w');
+      await writer.write(`${texts(1_000).join('\n')}\n`);
+      await written(box, 'much.npy', 20_000, first);
+      const second = await box.run(['embed', '-', '-o', 'much.npy'], { input: 'one\ntwo\n' });
+      expect(second).toMatchObject({
+        code: 1,
+        stderr:
+          `shoal: cannot write much.npy: another shoal embed (process ${first.child.pid}) is writing it; wait for ` +
+          `it, or choose another file\n`,
+      });
+      await writer.close();
+      expect((await first.ended).code).toBe(0);
+      expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(1_000);
+    });
+
+    test('nor is one whose writer still waits for its first record', async () => {
+      execFileSync('mkfifo', [box.path('late.txt')]);
+      const first = box.start(['embed', 'late.txt', '-o', 'late.jsonl']);
+      while (!existsSync(box.path('.late.jsonl.shoal-partial.claim'))) {
+        if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
+        await sleep(10);
+      }
+      const second = await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' });
+      expect(second).toMatchObject({
+        code: 1,
+        stderr:
+          `shoal: cannot write late.jsonl: another shoal embed (process ${first.child.pid}) is writing it; wait ` +
+          `for it, or choose another file\n`,
+      });
+      first.child.kill('SIGKILL');
+      await first.ended;
+      expect(await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' })).toMatchObject({ code: 0 });
+      expect(readdirSync(box.files).sort()).toEqual(['late.jsonl', 'late.txt']);
+    });
+  });
+
   test('SIGTERM drains the worker, and that is its regular end', async () => {
     worker.child.kill('SIGTERM');
     expect(await worker.ended).toMatchObject({ code: 0, stderr: expect.stringContaining('shoal: draining') });
@@ -395,15 +548,6 @@ describe('from nothing', () => {
     box = new Sandbox();
   });
   afterEach(() => box.remove());
-
-  /** Resolves when so many bytes of an unfinished output are there. */
-  async function written(name: string, bytes: number, running: Running): Promise<void> {
-    const partial = box.path(`.${name}.shoal-partial`);
-    while (!existsSync(partial) || statSync(partial).size < bytes) {
-      if (running.child.exitCode !== null) throw new Error(`the run ended too early:\n${running.stderr()}`);
-      await sleep(10);
-    }
-  }
 
   let quietOnes: readonly Float32Array[] | undefined;
   /** The rows of much.txt that nothing happens to, embedded once for all tests. */
@@ -453,7 +597,7 @@ describe('from nothing', () => {
   test('Ctrl-C: exit code 130, rows kept and said, no process, no job left; the same command goes on', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const running = box.start(['embed', 'much.txt', '-o', 'much.npy', '--json']);
-    await written('much.npy', 20_000, running);
+    await written(box, 'much.npy', 20_000, running);
     running.child.kill('SIGINT');
     const kept =
       /shoal: ([\d,]+) of about [\d,]+ rows kept in \.much\.npy\.shoal-partial; the same command goes on with them: /
@@ -494,16 +638,6 @@ describe('from nothing', () => {
     expect(readdirSync(box.files).sort()).toEqual(['much.npy', 'much.txt']);
   });
 
-  test('a second Ctrl-C does not wait for anything', async () => {
-    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
-    const running = box.start(['embed', 'much.txt', '-o', 'much.npy']);
-    await written('much.npy', 20_000, running);
-    running.child.kill('SIGINT');
-    running.child.kill('SIGINT');
-    const { code, signal } = await running.ended;
-    expect([130, 'SIGINT']).toContain(code ?? signal); // by itself, or by the system when it was already at it
-  });
-
   test('Ctrl-C while standard input says nothing ends at once', async () => {
     const child = spawn(SHOAL[0], [...SHOAL.slice(1), 'embed', '-'], {
       cwd: box.files,
@@ -514,50 +648,6 @@ describe('from nothing', () => {
     await waits(child); // nothing is printed before the first line arrives
     child.kill('SIGINT');
     expect(await running.ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
-  });
-
-  test('a pipe by its name is read, and Ctrl-C while it says nothing ends at once', async () => {
-    execFileSync('mkfifo', [box.path('pipe.txt')]);
-    const silent = box.start(['embed', 'pipe.txt', '-o', 'out.npy', '--json']);
-    await waits(silent.child); // as above
-    silent.child.kill('SIGINT');
-    const { stdout: report, ...ended } = await silent.ended;
-    expect(ended).toMatchObject({ code: 130, stderr: 'shoal: interrupted\n' });
-    expect(JSON.parse(report)).toEqual({ isDone: false, left: 'nothing', rows: 0, error: { message: 'interrupted' } });
-    expect(readdirSync(box.files)).toEqual(['pipe.txt']);
-    const reading = box.start(['embed', 'pipe.txt', '-q']);
-    await writeFile(box.path('pipe.txt'), 'one\ntwo\n');
-    const { stdout, code } = await reading.ended;
-    expect([code, rowsOf(stdout).length]).toEqual([0, 2]);
-  });
-
-  test('interrupted before its first row, a run says which rows of an earlier one stay', async () => {
-    // 65 texts, of which the first job comes; the line behind them cannot be read
-    writeFileSync(box.path('some.jsonl'), `${'{"text":"a"}\n'.repeat(65)}{"text":\n`);
-    const args = ['embed', 'some.jsonl', '-o', 'some.npy', '--json'];
-    const first = await box.run(args);
-    expect(JSON.parse(first.stdout)).toMatchObject({ left: 'kept', rows: 64, error: { code: 'INPUT_INVALID' } });
-    const silent = createServer();
-    await once(silent.listen(0, '127.0.0.1'), 'listening');
-    const place = silent.address();
-    const environment = { SHOAL_REDIS_URL: `redis://127.0.0.1:${typeof place === 'object' ? place?.port : ''}` };
-    const second = box.start(args, { environment });
-    const [socket] = await once(silent, 'connection');
-    second.child.kill('SIGINT');
-    const { code, stdout, stderr } = await second.ended;
-    expect([code, stderr]).toEqual([130, expect.stringContaining('64 rows of an unfinished run stay in .some.npy.')]);
-    const { file, goesOnWith } = JSON.parse(first.stdout);
-    expect(JSON.parse(stdout)).toEqual({
-      isDone: false,
-      left: 'kept',
-      rows: 64,
-      file,
-      goesOnWith,
-      error: { message: 'interrupted' },
-    });
-    expect(goesOnWith).toBe('shoal embed some.jsonl -o some.npy --json');
-    socket.destroy();
-    silent.close();
   });
 
   test('Ctrl-C ends a command that reads a pipe nobody writes to', async () => {
@@ -590,7 +680,7 @@ describe('from nothing', () => {
   test('SIGKILL, then the same command: the same rows as without it', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
-    await written('much.npy', (MUCH / 3) * DIMS * 4, first);
+    await written(box, 'much.npy', (MUCH / 3) * DIMS * 4, first);
     first.child.kill('SIGKILL');
     await first.ended;
     const state: unknown = JSON.parse(readFileSync(box.path('.much.npy.shoal-partial.json'), 'utf8'));
@@ -646,85 +736,6 @@ describe('from nothing', () => {
     expect(rows.map(({ index }) => index)).toEqual(quiet.map((_, row) => row));
     expect(rows.filter(({ vector, index }) => !(cosine(vector, quiet[index]!) > 0.999999))).toEqual([]);
     expect(readdirSync(box.files).filter((name) => name.startsWith('.'))).toEqual([]);
-  });
-
-  test('an interrupted run is resumed only with the same input, model and options', async () => {
-    writeFileSync(
-      box.path('much.jsonl'),
-      texts(MUCH)
-        .map((text, id) => `${JSON.stringify({ id, text })}\n`)
-        .join(''),
-    );
-    const first = box.start(['embed', 'much.jsonl', '-o', 'rows.jsonl']);
-    await written('rows.jsonl', 1_000_000, first);
-    first.child.kill('SIGINT');
-    expect((await first.ended).code).toBe(130);
-    const before = readFileSync(box.path('.rows.jsonl.shoal-partial'));
-    const other = await box.run([
-      'embed',
-      'much.jsonl',
-      '-o',
-      'rows.jsonl',
-      '--dimensions',
-      '8',
-      '--model',
-      'tiny-random-b',
-    ]);
-    expect(other).toMatchObject({
-      code: 2,
-      stderr: expect.stringMatching(
-        new RegExp(
-          /[\d,]+ rows of an unfinished run are kept for rows\.jsonl .*, and this command asks for something else:\n/
-            .source +
-            / {2}the model was tiny-random@.* and is tiny-random-b@.*\n {2}--dimensions was not given and is 8\n/
-              .source +
-            /shoal embed much.jsonl -o rows.jsonl\ngoes on with them; --fresh removes them and begins again/.source,
-        ),
-      ),
-    });
-    expect(readFileSync(box.path('.rows.jsonl.shoal-partial')).equals(before)).toBe(true);
-    expect(await box.run(['embed', 'much.jsonl', '-o', 'rows.jsonl', '--resume'])).toMatchObject({ code: 0 });
-    expect(rowsOf(readFileSync(box.path('rows.jsonl'), 'utf8')).map((row) => row.id)).toEqual(
-      Array.from({ length: MUCH }, (_, id) => id),
-    );
-  });
-
-  test('a file that another run is writing is left alone', async () => {
-    execFileSync('mkfifo', [box.path('slow.txt')]);
-    const first = box.start(['embed', 'slow.txt', '-o', 'much.npy']);
-    const writer = await openFile(box.path('slow.txt'), 'w');
-    await writer.write(`${texts(1_000).join('\n')}\n`);
-    await written('much.npy', 20_000, first);
-    const second = await box.run(['embed', '-', '-o', 'much.npy'], { input: 'one\ntwo\n' });
-    expect(second).toMatchObject({
-      code: 1,
-      stderr:
-        `shoal: cannot write much.npy: another shoal embed (process ${first.child.pid}) is writing it; wait for ` +
-        `it, or choose another file\n`,
-    });
-    await writer.close();
-    expect((await first.ended).code).toBe(0);
-    expect(vectorsOf(readFileSync(box.path('much.npy')))).toHaveLength(1_000);
-  });
-
-  test('nor is one whose writer still waits for its first record', async () => {
-    execFileSync('mkfifo', [box.path('late.txt')]);
-    const first = box.start(['embed', 'late.txt', '-o', 'late.jsonl']);
-    while (!existsSync(box.path('.late.jsonl.shoal-partial.claim'))) {
-      if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
-      await sleep(10);
-    }
-    const second = await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' });
-    expect(second).toMatchObject({
-      code: 1,
-      stderr:
-        `shoal: cannot write late.jsonl: another shoal embed (process ${first.child.pid}) is writing it; wait ` +
-        `for it, or choose another file\n`,
-    });
-    first.child.kill('SIGKILL');
-    await first.ended;
-    expect(await box.run(['embed', '-', '-o', 'late.jsonl'], { input: 'one\ntwo\n' })).toMatchObject({ code: 0 });
-    expect(readdirSync(box.files).sort()).toEqual(['late.jsonl', 'late.txt']);
   });
 
   test('a worker that cannot run is reported with its reason, and not tried again', async () => {
