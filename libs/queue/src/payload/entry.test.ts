@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { dirname, join, relative, resolve } from 'node:path';
 import { expect, test } from 'vitest';
 
-/** Every module that an entry point reaches through relative imports, and every package that these import or require. */
+/** Every module that an entry point reaches through relative imports, and each package that these import or require. */
 function reach(file: string, seen = new Set<string>(), packages = new Set<string>()): Set<string> {
   if (seen.has(file)) return packages;
   seen.add(file);
