@@ -5,8 +5,7 @@
 
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { CommanderError } from 'commander';
-import { buildProgram } from './program.ts';
+import { drained, runCommand } from './run-command.ts';
 import { Interruption, type Terminal } from './terminal.ts';
 
 const interruption = new AbortController();
@@ -41,8 +40,8 @@ for (const stream of [process.stdout, process.stderr]) {
 }
 
 await hideArguments();
-const outcome = await run();
-await drained();
+const outcome = await runCommand(terminal, version());
+await drained(terminal);
 await signalsHeard();
 await end(outcome); // whatever a library may have left open: results are written, services released
 
@@ -110,51 +109,9 @@ function letSignalsEnd(): void {
 async function hideArguments(): Promise<void> {
   const given = process.argv.slice(2);
   if (!given.some((argument) => argument.includes('://'))) return;
-  const { redactText } = await import('@shoal/core');
+  const { redactText } = await import('@shoal/core/redact-url');
   const shown = given.map(redactText);
   if (shown.some((argument, at) => argument !== given[at])) process.title = ['shoal', ...shown].join(' ');
-}
-
-async function run(): Promise<number> {
-  try {
-    await buildProgram(terminal, version()).parseAsync(process.argv);
-    await drained(); // a last line that cannot be written is a failure as well
-    const { reason } = interruption.signal;
-    // a signal may be a command's regular end: a drained worker
-    return reason instanceof Interruption && reason.exitCode === 1 ? await report(reason) : 0;
-  } catch (error) {
-    return report(interruption.signal.aborted ? interruption.signal.reason : error);
-  }
-}
-
-/** Says what went wrong, once, and gives the exit code for it. */
-async function report(error: unknown): Promise<number> {
-  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2; // commander has printed it
-  if (error instanceof Interruption) {
-    if (!error.isQuiet) process.stderr.write(`shoal: ${error.message}\n`);
-    return error.exitCode;
-  }
-  const { isShoalError } = await import('@shoal/contract');
-  const { diskFailure } = await import('@shoal/fetch');
-  const { redactText } = await import('@shoal/core');
-  const failure = diskFailure(error) ?? error;
-  if (!isShoalError(failure)) {
-    process.stderr.write(
-      'shoal: something unexpected happened; this is a bug worth ' +
-        `reporting\n${redactText(String(failure instanceof Error ? failure.stack : failure))}\n`,
-    );
-    return 1;
-  }
-  process.stderr.write(`shoal: ${redactText(failure.message)}\n`);
-  return failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID' ? 2 : 1;
-}
-
-/** Waits until what was written to a pipe has left this process; `process.exit` would cut it off. */
-async function drained(): Promise<void> {
-  for (const stream of [process.stdout, process.stderr]) {
-    if (stream.writableLength > 0 && !stream.destroyed) await new Promise((resolve) => stream.write('', resolve));
-  }
-  await new Promise((resolve) => setImmediate(resolve)); // errors of a write are told after it
 }
 
 function version(): string {

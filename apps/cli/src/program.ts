@@ -23,7 +23,7 @@ import type { TuneFlags } from './commands/tune.ts';
 import type { TryFlags } from './commands/try.ts';
 import type { UpFlags } from './commands/up.ts';
 import type { WorkerFlags } from './commands/worker.ts';
-import { redactText } from '@shoal/core';
+import { redactText } from '@shoal/core/redact-url';
 import { print, type Terminal } from './terminal.ts';
 
 export function buildProgram(terminal: Terminal, version: string): Command {
@@ -33,7 +33,11 @@ export function buildProgram(terminal: Terminal, version: string): Command {
     .helpOption('-h, --help', 'show help; also for every command: shoal embed --help')
     .helpCommand(false)
     .exitOverride()
-    .configureOutput({ outputError: (text, write) => write(redactText(text.replace(/^error: /, 'shoal: '))) })
+    .configureOutput({
+      writeOut: (text) => void terminal.stdout.write(text),
+      writeErr: (text) => void terminal.stderr.write(text),
+      outputError: (text, write) => write(redactText(text.replace(/^error: /, 'shoal: '))),
+    })
     .addHelpText('after', AFTER_HELP);
   addEmbed(program, terminal);
   addTry(program, terminal);

@@ -1,7 +1,7 @@
 // The command as it can be typed again. It is printed and kept in files, so that an address in it has lost its password
 // there, which has to be typed again.
 
-import { redactText } from '@shoal/core';
+import { redactText } from '@shoal/core/redact-url';
 import type { Terminal } from './terminal.ts';
 
 /** Without the words that are left out. */

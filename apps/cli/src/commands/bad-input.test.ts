@@ -20,6 +20,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { createCollection } from '@shoal/similarity';
 import { refuseMissingPrompt } from '../embed/flags.ts';
+import { runHere } from '../testing/command-here.ts';
 import { SHOAL, Sandbox, says, watch, type Result, type RunOptions } from '../testing/shoal-process.ts';
 
 let box: Sandbox;
@@ -43,15 +44,15 @@ function expectRefused(result: Result, { code, message }: Expected): void {
 }
 
 async function expectRefusal(args: readonly string[], expected: Expected, options?: RunOptions): Promise<void> {
-  expectRefused(await box.run(['embed', ...args], options), expected);
+  expectRefused(await runHere(box, ['embed', ...args], options), expected);
 }
 
 describe('an input', () => {
-  test('that does not exist', () =>
-    expectRefusal(['none.txt', '-o', 'out.jsonl'], {
-      code: 1,
-      message: 'cannot read none.txt: there is no such file',
-    }));
+  test('that does not exist', async () => {
+    const result = await box.run(['embed', 'none.txt', '-o', 'out.jsonl']);
+    expectRefused(result, { code: 1, message: 'cannot read none.txt: there is no such file' });
+    expect(await runHere(box, ['embed', 'none.txt', '-o', 'out.jsonl'])).toEqual(result); // as most of these run
+  });
 
   test('that is a folder', async () => {
     mkdirSync(box.path('texts'));
@@ -232,7 +233,7 @@ describe('an output', () => {
       code: 2,
       message: '--id-field is about fields of JSONL, JSON, CSV and Parquet',
     });
-    expectRefused(await box.run(['index', 'build', 'docs', 'a.txt', '--text-field', 'body']), {
+    expectRefused(await runHere(box, ['index', 'build', 'docs', 'a.txt', '--text-field', 'body']), {
       code: 2,
       message: '--text-field is about fields of JSONL, JSON, CSV and Parquet',
     });
@@ -267,7 +268,7 @@ describe('an output', () => {
 describe('a call', () => {
   test.each(['a/b', '.hidden', 'docs@1', ''])('for a collection that cannot be called "%s"', async (name) => {
     writeFileSync(box.path('notes.txt'), 'x\n');
-    expectRefused(await box.run(['index', 'build', name, 'notes.txt']), {
+    expectRefused(await runHere(box, ['index', 'build', name, 'notes.txt']), {
       code: 2,
       message: `'${name}' is invalid for argument 'name'. It must be up to 64 letters`,
     });
@@ -326,13 +327,16 @@ describe('a call', () => {
       ['--decay', '1.5', 'a number from 0 to 1'],
       ['--threshold', '-1', 'a number from 0\\.'],
     ] as const) {
-      expectRefused(await box.run(['spread', 'g.csv', flag, value]), { code: 2, message: `It must be ${message}` });
+      expectRefused(await runHere(box, ['spread', 'g.csv', flag, value]), {
+        code: 2,
+        message: `It must be ${message}`,
+      });
     }
   });
 
   test('with several wrong settings: all are named, with where they came from', async () => {
     writeFileSync(box.path('shoal.config.json'), '\uFEFF{"leaseMs": 5, "colour": "red"}');
-    const { code, stderr } = await box.run(['embed', '-', '--threads', 'many'], {
+    const { code, stderr } = await runHere(box, ['embed', '-', '--threads', 'many'], {
       input: 'x',
       environment: { SHOAL_LOG_LEVEL: 'loud' },
     });
@@ -352,7 +356,7 @@ describe('a call', () => {
   });
 
   test('of try without a query and without a terminal', async () => {
-    expectRefused(await box.run(['try']), {
+    expectRefused(await runHere(box, ['try']), {
       code: 2,
       message: 'nothing to look for: give a query, for example: shoal try "',
     });
@@ -360,11 +364,11 @@ describe('a call', () => {
 });
 
 const embedAt = (redisUrl: string): Promise<Result> =>
-  box.run(['embed', '-', '-o', 'out.npy'], { input: 'x', environment: { REDIS_URL: redisUrl } });
+  runHere(box, ['embed', '-', '-o', 'out.npy'], { input: 'x', environment: { REDIS_URL: redisUrl } });
 
 describe('a comparison', () => {
   test('with a file of vectors that is not there, which is no text', async () => {
-    expectRefused(await box.run(['similarity', 'nothere.npy', 'hello']), {
+    expectRefused(await runHere(box, ['similarity', 'nothere.npy', 'hello']), {
       code: 1,
       message: 'cannot read nothere\\.npy: there is no such file\\. What ends in \\.npy is a file of vectors',
     });
@@ -372,15 +376,15 @@ describe('a comparison', () => {
 
   test('whose output cannot be written, before anything is embedded, and of which nothing is left', async () => {
     mkdirSync(box.path('rows.npy'));
-    expectRefused(await box.run(['similarity', 'one', 'two', '-o', 'rows.npy']), {
+    expectRefused(await runHere(box, ['similarity', 'one', 'two', '-o', 'rows.npy']), {
       code: 1,
       message: 'cannot write rows\\.npy: it is a folder',
     });
-    expectRefused(await box.run(['similarity', 'one', 'two', '-o', 'no/out.npy']), {
+    expectRefused(await runHere(box, ['similarity', 'one', 'two', '-o', 'no/out.npy']), {
       code: 1,
       message: 'cannot write no/out\\.npy: there is no folder',
     });
-    expectRefused(await box.run(['similarity', 'one', 'two', '-o', 'out.txt']), {
+    expectRefused(await runHere(box, ['similarity', 'one', 'two', '-o', 'out.txt']), {
       code: 2,
       message: 'the output out\\.txt is not called \\.npy',
     });

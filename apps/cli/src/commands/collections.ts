@@ -32,7 +32,8 @@ import { collectionSettings, type CollectionSettings } from '../search/collectio
 import { withKeptBuild, type KeptBuild } from '../search/kept-build.ts';
 import { areVectors, isParquet, vectorRows } from '../search/vector-input.ts';
 import { measureCandidates, openNamed, recallText } from '../search/search-collection.ts';
-import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
+import type { Session } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
@@ -194,6 +195,7 @@ async function buildFromTexts(
     isFresh: flags.fresh === true,
     isRepeatable: isRepeatable(inputs),
   };
+  const { withSession } = await import('../processes/session.ts');
   return withKeptBuild(terminal, terms, (kept) =>
     withSession(terminal, sessionTerms, async (session) => {
       if (session.isTrial) throw simulatedRows(name, settings);

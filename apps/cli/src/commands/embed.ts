@@ -65,7 +65,8 @@ import {
   uploadTarget,
   type Target,
 } from '../output/target.ts';
-import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
+import type { Session, SessionOptions } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { rowProgress } from '../progress.ts';
 import { settingsOf } from '../settings.ts';
@@ -159,7 +160,7 @@ async function embedClaimed(
 }
 
 interface RunTerms {
-  readonly options: Omit<Parameters<typeof withSession>[1], 'model'>;
+  readonly options: SessionOptions;
   readonly model: StoredModel;
   /** There is no record. */
   readonly isEmpty: boolean;
@@ -194,6 +195,7 @@ async function embedRows(terminal: Terminal, request: CheckedRequest, terms: Run
   const { options, model, isEmpty } = terms;
   if (isEmpty) return writeNothing(terminal, { ...request, asked: withOrigin(request.asked, false) });
   let ended: Ended | undefined;
+  const { withSession } = await import('../processes/session.ts');
   await withSession(terminal, { ...options, model }, async (session) => {
     const asked = withOrigin(request.asked, session.isTrial);
     const earlier = refuseOtherRun(request.target, request.earlier, asked);

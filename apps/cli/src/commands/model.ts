@@ -23,8 +23,7 @@ import {
   type WeightDtype,
 } from '@shoal/models';
 import { attachRunningServer } from '@shoal/private-server';
-import { liveWorkers } from '@shoal/queue';
-import { fetchModel, withConnection } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 
@@ -309,6 +308,8 @@ async function refuseServed(terminal: Terminal, settings: Settings, models: read
   const { cacheDir } = foldersOf(terminal, settings);
   const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl, signal: terminal.signal });
   if (server === undefined) return; // no worker runs
+  const { withConnection } = await import('../processes/session.ts');
+  const { liveWorkers } = await import('@shoal/queue');
   try {
     const { prefix } = settings;
     await withConnection({ redisUrl: server.url, prefix, signal: terminal.signal }, async (connection) => {

@@ -12,7 +12,7 @@ import { RecordReader } from '../input/record-reader.ts';
 import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
-import { fetchModel, withSession } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
 import { settingsOf } from '../settings.ts';
 import { columnsOf, hasColor, print, say, type Terminal } from '../terminal.ts';
 import { wrap } from './try.ts';
@@ -75,6 +75,7 @@ export async function rerank(
   // a worker that is started here serves this model, whatever is set
   const here = { ...settings, model: model.name };
   const options = { settings: here, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
+  const { withSession } = await import('../processes/session.ts');
   const startedMs = performance.now();
   const result =
     records.length === 0

@@ -27,7 +27,7 @@ import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts'
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
 import { withSteps } from '../progress.ts';
-import { fetchModel, withSession } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
 import { refuseMissingPrompt } from '../embed/flags.ts';
 
@@ -299,6 +299,7 @@ async function embedded(
   const model = expectEmbedder(await fetchModel(terminal, name, options));
   if (rows !== undefined) refuseOtherModel(model, rows);
   refuseMissingPrompt(model, prompt);
+  const { withSession } = await import('../processes/session.ts');
   return withSession(terminal, { ...options, model }, async ({ client, signal }) => {
     const { vectors } = await client.embed([...texts], {
       class: 'interactive',

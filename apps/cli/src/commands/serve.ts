@@ -7,7 +7,8 @@ import { flagName, servedModels, type Settings, redactUrl } from '@shoal/core';
 import type { StoredModel } from '@shoal/models';
 import { liveWorkers } from '@shoal/queue';
 import { UpProcess, forkApp, samePort, type App } from '../processes/up-process.ts';
-import { fetchModel, withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
+import { withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

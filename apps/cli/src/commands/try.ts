@@ -12,7 +12,8 @@ import { duration, rowProgress } from '../progress.ts';
 import { readCorpus, type CorpusLimits, type CorpusPassage } from '../search/corpus.ts';
 import { topK, type Hit } from '../search/top-k.ts';
 import { VectorStore } from '../search/vector-store.ts';
-import { fetchModel, withSession, type Session } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
+import type { Session } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { settingsOf } from '../settings.ts';
 import { columnsOf, hasColor, print, say, type Terminal } from '../terminal.ts';
@@ -43,6 +44,7 @@ export async function tryOut(terminal: Terminal, query: readonly string[], flags
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const model = expectEmbedder(await fetchModel(terminal, settings.model, options));
   if (!options.isQuiet) say(terminal, modelInWords(model));
+  const { withSession } = await import('../processes/session.ts');
   await withSession(terminal, { ...options, model }, async (session) => {
     const matrix = await vectorsOf(terminal, session, { passages, settings, flags });
     const search = (text: string): Promise<readonly Hit[]> => nearest(session, matrix, text, flags.top);

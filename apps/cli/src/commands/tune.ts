@@ -11,7 +11,7 @@ import { isSimulated } from '@shoal/queue';
 import { forgetTuned, tune as tuneDevice, tunedProfiles, type TuneReport, type TunedProfile } from '@shoal/worker';
 import type { ComparingReport } from '@shoal/worker/similarity';
 import { shareProgress } from '../progress.ts';
-import { fetchModel } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
 import { settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

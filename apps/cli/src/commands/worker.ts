@@ -7,7 +7,8 @@ import type { Settings } from '@shoal/core';
 import { REPLACE_ME } from '@shoal/ops/service';
 import { SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 import { endOf, forkWorker, stopWorker, unfitReport } from '../processes/keep-worker.ts';
-import { fetchModel, withServer } from '../processes/session.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
+import { withServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { Interruption, say, type Terminal } from '../terminal.ts';
 

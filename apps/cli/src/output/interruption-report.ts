@@ -1,7 +1,7 @@
 // For programs that read `--json`: what a run that did not come to its end leaves, and what goes on with it.
 
 import { isShoalError } from '@shoal/contract';
-import { redactText } from '@shoal/core';
+import { redactText } from '@shoal/core/redact-url';
 import type { Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
 import type { Abandoned } from './row-writer.ts';

@@ -3,7 +3,6 @@
 
 import { ShoalError } from '@shoal/contract';
 import { cacheFolder, storeFolders, type Settings } from '@shoal/core';
-import { queueOfNamed } from '@shoal/models';
 import { attachRunningServer } from '@shoal/private-server';
 import { BoardQueues } from '@shoal/queue';
 import { settingsOf } from '../settings.ts';
@@ -22,9 +21,15 @@ export async function withRunningQueue(
   use: (place: RunningQueue) => Promise<void>,
 ): Promise<void> {
   await withRunningServer(terminal, flags, async (server, settings) => {
-    const queue = flags.queue ?? (await queueOfNamed(settings.model, storeFolders(settings, terminal.environment)));
+    const queue = flags.queue ?? (await queueOfModel(terminal, settings));
     await use({ ...server, queue });
   });
+}
+
+/** The store is loaded for a model alone: --queue needs none. */
+async function queueOfModel(terminal: Terminal, settings: Settings): Promise<string> {
+  const { queueOfNamed } = await import('@shoal/models');
+  return queueOfNamed(settings.model, storeFolders(settings, terminal.environment));
 }
 
 /** The same with the server alone. */

@@ -1,19 +1,11 @@
-// What a command needs that embeds: a model, a queue server, a client, and somebody who runs the jobs. Opened in this
-// order, each said aloud when it takes starting; released in the reverse order on every way out. What can be refused by
-// looking at the model alone is refused before a server or a worker starts.
+// What a command needs that embeds, besides its model: a queue server, a client, and somebody who runs the jobs. Opened
+// in this order, each said aloud when it takes starting; released in the reverse order on every way out. What can be
+// refused by looking at the model alone is refused before a server or a worker starts.
 
 import { ShoalError, isShoalError, queueOf } from '@shoal/contract';
-import { cacheFolder, storeFolders, type Settings, type Tokenizer } from '@shoal/core';
+import { cacheFolder, type Settings, type Tokenizer } from '@shoal/core';
 import { ShoalClient } from '@shoal/client';
-import {
-  isHubName,
-  openHubModel,
-  openModel,
-  openTokenizer,
-  pullModel,
-  type FetchedFacts,
-  type StoredModel,
-} from '@shoal/models';
+import { openTokenizer, type StoredModel } from '@shoal/models';
 import {
   checkServer,
   closeConnection,
@@ -27,7 +19,6 @@ import {
 import { attachServer } from '@shoal/private-server';
 import { WorkerKeeper, forkWorker } from './keep-worker.ts';
 import { WaitingNotice } from './waiting-notice.ts';
-import { downloadProgress } from '../progress.ts';
 import { settingsEnvironment } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
 
@@ -59,61 +50,6 @@ export async function withSession<Result>(
   const { maxTokens } = options.settings;
   const tokenizer = await openTokenizer(options.model, maxTokens === undefined ? {} : { maxTokens });
   return withServer(terminal, options, (server) => withWorker(terminal, { ...options, server, tokenizer }, use));
-}
-
-export interface FetchOptions extends SessionOptions {
-  readonly force?: boolean;
-  /** Of a model of the hub: its newest commit. */
-  readonly update?: boolean;
-  /** What to call a model of the hub. */
-  readonly as?: string | undefined;
-  /** Whose adapter to merge, of a model of the hub that has one for each task. */
-  readonly task?: string | undefined;
-}
-
-/** The model from the cache folder, fetched first when it is not there, or in any case with `force`. */
-export async function fetchModel(
-  terminal: Terminal,
-  name: string,
-  { settings, isQuiet, force = false, update = false, as, task }: FetchOptions,
-): Promise<StoredModel> {
-  const bar = downloadProgress(terminal, `model ${name}`, !isQuiet);
-  const tell = (message: string): void => (isQuiet ? undefined : say(terminal, message));
-  const folders = storeFolders(settings, terminal.environment);
-  let isAnnounced = false;
-  const options = {
-    ...folders,
-    environment: terminal.environment,
-    signal: terminal.signal,
-    // loaded where a model is brought: it carries the runtime
-    prove: async (brought: StoredModel) => (await import('@shoal/worker')).proveModel(brought, folders),
-    ...(force ? { force } : {}),
-    update,
-    name: as,
-    task,
-    onStart: ({ repository, commit, licence, bytes, bytesLeft }: FetchedFacts) => {
-      const [all, left] = [Math.ceil(bytes / 1e6), Math.ceil(bytesLeft / 1e6)];
-      tell(
-        `fetching ${repository}@${commit.slice(0, 12)} (${all} MB${left < all ? `, ${left} MB left` : ''}; licence ${licence}), once`,
-      );
-      isAnnounced = true;
-    },
-    onWait: (why: string, waitMs: number) => tell(`${why}; tried again in ${Math.ceil(waitMs / 1000)} s`),
-    onProgress: (done: number, total: number | undefined) => {
-      if (!isAnnounced)
-        tell(`fetching the model ${name}${total === undefined ? '' : ` (${Math.ceil(total / 1e6)} MB)`}, once`);
-      isAnnounced = true;
-      bar.update(done, total);
-    },
-  };
-  try {
-    if (!isHubName(name)) return await (force || update ? pullModel : openModel)(name, options);
-    const { model, notes } = await openHubModel(name, options);
-    for (const note of notes) tell(note);
-    return model;
-  } finally {
-    bar.stop();
-  }
 }
 
 export interface QueueServer {

@@ -1,0 +1,48 @@
+// A command from its words to its exit code, in whatever process: `main.ts` gives it a real one.
+
+import { CommanderError } from 'commander';
+import { buildProgram } from './program.ts';
+import { Interruption, type Terminal } from './terminal.ts';
+
+/** Runs what the terminal's words say, tells there what went wrong, and gives the exit code. */
+export async function runCommand(terminal: Terminal, version: string): Promise<number> {
+  try {
+    await buildProgram(terminal, version).parseAsync(terminal.words, { from: 'user' });
+    await drained(terminal); // a last line that cannot be written is a failure as well
+    const { reason } = terminal.signal;
+    // a signal may be a command's regular end: a drained worker
+    return reason instanceof Interruption && reason.exitCode === 1 ? await report(terminal, reason) : 0;
+  } catch (error) {
+    return report(terminal, terminal.signal.aborted ? terminal.signal.reason : error);
+  }
+}
+
+/** Says what went wrong, once, and gives the exit code for it. */
+async function report({ stderr }: Terminal, error: unknown): Promise<number> {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2; // commander has printed it
+  if (error instanceof Interruption) {
+    if (!error.isQuiet) stderr.write(`shoal: ${error.message}\n`);
+    return error.exitCode;
+  }
+  const { isShoalError } = await import('@shoal/contract');
+  const { diskFailure } = await import('@shoal/fetch');
+  const { redactText } = await import('@shoal/core/redact-url');
+  const failure = diskFailure(error) ?? error;
+  if (!isShoalError(failure)) {
+    stderr.write(
+      'shoal: something unexpected happened; this is a bug worth ' +
+        `reporting\n${redactText(String(failure instanceof Error ? failure.stack : failure))}\n`,
+    );
+    return 1;
+  }
+  stderr.write(`shoal: ${redactText(failure.message)}\n`);
+  return failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID' ? 2 : 1;
+}
+
+/** Waits until what was written to a pipe has left this process; `process.exit` would cut it off. */
+export async function drained({ stdout, stderr }: Terminal): Promise<void> {
+  for (const stream of [stdout, stderr]) {
+    if (stream.writableLength > 0 && !stream.destroyed) await new Promise((resolve) => stream.write('', resolve));
+  }
+  await new Promise((resolve) => setImmediate(resolve)); // errors of a write are told after it
+}
