@@ -9,7 +9,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 // They start many processes, or last long: together they took a twelfth of what all tests take.
 if (!isNightly)
   console.warn(
-    'http, rolling, queue-rates, bare-bullmq, fairness, admission and gpu/up run at night (npm run test:nightly)',
+    'http, rolling, span-cost, trace-cost, queue-rates, bare-bullmq, fairness, admission and gpu/up run at night (npm run test:nightly)',
   );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
@@ -49,6 +49,19 @@ test.skipIf(nativeProblem() !== undefined)(
 test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
   const { textsPerSecond } = await runBench('device/sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
   expect(textsPerSecond).toBeGreaterThan(0);
+});
+
+test.skipIf(!isNightly)(
+  'span-cost: a job that is followed costs CPU, and the collector gets what is kept',
+  async () => {
+    const { all_us_per_job } = await runBench('queue/span-cost', '--jobs', '2000');
+    expect(all_us_per_job).toBeGreaterThan(0);
+  },
+);
+
+test.skipIf(!isNightly)('trace-cost: every way answers, and a collector hears of what is followed alone', async () => {
+  const { ratioAll } = await runBench('queue/trace-cost', '--rounds', '1', '--seconds', '1', '--warm', '2');
+  expect(ratioAll).toBeGreaterThan(0);
 });
 
 test.skipIf(!isNightly)(

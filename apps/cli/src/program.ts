@@ -566,7 +566,7 @@ function addUp(program: Command, terminal: Terminal): void {
         'drains the workers and leaves nothing running.',
     )
     .option('--json', 'print the addresses as one line of JSON');
-  addSettings(command, ['device', 'model', 'maxTokens', ...HTTP, ...DASHBOARD, ...CONNECTION, ...WORKER]);
+  addSettings(command, ['device', 'model', 'maxTokens', 'traces', ...HTTP, ...DASHBOARD, ...CONNECTION, ...WORKER]);
   command.action(async (flags: UpFlags) => (await import('./commands/up.ts')).up(terminal, flags));
 }
 
@@ -578,7 +578,7 @@ function addServe(program: Command, terminal: Terminal): void {
       'Answers POST /v1/embeddings in the shape of OpenAI’s API, through the queue; workers run elsewhere. ' +
         'Prints its address when it listens. SIGTERM or Ctrl-C answers what is open first.',
     );
-  addSettings(command, ['model', 'maxTokens', ...HTTP, ...CONNECTION]);
+  addSettings(command, ['model', 'maxTokens', 'traces', ...HTTP, ...CONNECTION]);
   command.action(async (flags: ServeFlags) => (await import('./commands/serve.ts')).serve(terminal, flags));
 }
 
@@ -662,7 +662,7 @@ function addWorker(program: Command, terminal: Terminal): void {
         'similarity, for similarity jobs on the collections of this machine. SIGTERM or Ctrl-C drains: what is ' +
         'in flight is finished, the rest goes back to the queue.',
     );
-  addSettings(command, ['kind', 'device', 'model', 'maxTokens', 'httpHosts', ...CONNECTION, ...WORKER]);
+  addSettings(command, ['kind', 'device', 'model', 'maxTokens', 'traces', 'httpHosts', ...CONNECTION, ...WORKER]);
   command.action(async (flags: WorkerFlags) => (await import('./commands/worker.ts')).worker(terminal, flags));
 }
 
@@ -992,6 +992,7 @@ export const SETTING_FLAGS = {
   drainTimeoutMs: ['ms', 'how long a stopping worker finishes its work'],
   logLevel: ['level', 'silent, error, warn, info or debug'],
   logFormat: ['format', 'log lines: auto (text on a terminal, else json), json or text'],
+  traces: ['off|otlp', 'whether spans go to an OpenTelemetry collector'],
   httpHost: ['host', 'address the HTTP producer listens on'],
   httpAccess: ['mode', 'auto, keys or open: whom HTTP asks for an API key'],
   httpKeyFile: ['file', 'API keys in a file, instead of on the queue server'],

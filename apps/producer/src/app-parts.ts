@@ -1,6 +1,6 @@
 // What the HTTP interface is put together from, and what its routes are given.
 
-import type { Logger } from '@shoal/core';
+import type { Logger, Tracer } from '@shoal/core';
 import type { MetricRegistry, PRODUCER_METRICS } from '@shoal/ops';
 import type { QueueReadiness } from '@shoal/queue';
 import type { Allowances } from './access/allowances.ts';
@@ -31,6 +31,8 @@ export interface AppParts {
   readonly corsOrigins?: string | undefined;
   readonly gate: GateOptions;
   readonly version: string;
+  /** Makes a span of each request. */
+  readonly tracer: Tracer;
   readonly log: Logger;
 }
 

@@ -21,6 +21,7 @@ import { addCors } from './cors.ts';
 import { parseEmbeddingsRequest } from './embeddings-request.ts';
 import { toResponse } from './embeddings-response.ts';
 import { Gate } from './gate.ts';
+import { beginSpan } from './http-spans.ts';
 import type { JsonList } from './json-stream.ts';
 import {
   EMBEDDINGS_SCHEMA,
@@ -106,6 +107,7 @@ export async function createApp(parts: AppParts): Promise<FastifyInstance> {
   app.addHook('onClose', async () => refusals.stop());
   app.addHook('onRequest', async (request, reply) => {
     counts.began(request, reply);
+    beginSpan(parts.tracer, request, reply);
     void reply.header('x-request-id', request.id);
     if (request.routeOptions.url !== '/v1/files') endUnlessArrived(request.raw);
   });

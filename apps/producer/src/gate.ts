@@ -13,6 +13,7 @@ import { AnswerWatch, READING, type ReadingLimits } from './answer-watch.ts';
 import { ByteBudget, type Hold } from './byte-budget.ts';
 import { Connections, connectionsFor, descriptorLimit } from './connections.ts';
 import { parseJson } from './json-body.ts';
+import { HEALTH_ROUTES } from './health-routes.ts';
 import { JsonList, jsonPieces } from './json-stream.ts';
 import { Problem, invalid, overloaded } from './problem.ts';
 import { ARRIVAL, readBody, type ArrivalLimits } from './read-body.ts';
@@ -55,8 +56,6 @@ export interface Answering {
   readonly trace?: Trace | undefined;
 }
 
-/** Answered whatever the others do. */
-const FOR_HEALTH: ReadonlySet<string | undefined> = new Set(['/healthz', '/livez', '/health', '/readyz', '/metrics']);
 /** Less is answered in one piece. */
 const STREAMED_ITEMS = 8;
 /** A body of so many bytes is parsed as it comes: in less time than a turn of the event loop takes. */
@@ -105,7 +104,7 @@ export class Gate {
       this.begin(request, reply);
       const refusal = guard({ ...partsOf(request.raw), url: request.originalUrl });
       if (refusal !== undefined) throw invalid(refusal.code, null, refusal.message, refusal.status);
-      if (FOR_HEALTH.has(request.routeOptions.url) || this.connections.hasRoom) return;
+      if (HEALTH_ROUTES.has(request.routeOptions.url) || this.connections.hasRoom) return;
       void reply.header('connection', 'close');
       throw this.line.refusal('as many connections are busy as there may be');
     });

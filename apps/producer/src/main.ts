@@ -19,7 +19,7 @@ process.exit(
   await serviceMain({
     name: 'http',
     version: version(),
-    start: async (settings, log) => {
+    start: async (settings, log, { trace }) => {
       const [first, ...others] = await openAll(settings);
       if (first === undefined) throw new Error('there is always the model of the settings');
       const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
@@ -46,6 +46,7 @@ process.exit(
         limits: settings,
         batches: batchSettings(settings),
         version: version(),
+        tracer: await trace(),
         log,
       });
       return { facts: { url }, stop };

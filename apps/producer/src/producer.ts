@@ -4,7 +4,7 @@
 import type { AddressInfo } from 'node:net';
 import { ShoalClient } from '@shoal/client';
 import { SIMILARITY_QUEUE, mainQueue } from '@shoal/contract';
-import type { Logger, Tokenizer } from '@shoal/core';
+import { noTracer, type Logger, type Tokenizer, type Tracer } from '@shoal/core';
 import { processClock } from '@shoal/core/base';
 import { openDecoder, type StoredModel } from '@shoal/models';
 import { PRODUCER_METRICS, createMetrics, listenFailure, tellProcess, type MetricRegistry } from '@shoal/ops';
@@ -84,6 +84,8 @@ export interface ProducerOptions {
   /** Undefined: there are no files, batches and jobs. */
   readonly batches?: BatchSettings | undefined;
   readonly version: string;
+  /** Left out: nothing is traced. */
+  readonly tracer?: Tracer | undefined;
   readonly log: Logger;
 }
 
@@ -194,6 +196,7 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
       ...options.timing,
     },
     version,
+    tracer: options.tracer ?? noTracer,
     log,
   });
   closers.push(closer(app)); // requests that are open need the rest
@@ -249,7 +252,7 @@ function recently(gauge: QueueGauge): () => Promise<QueueService | undefined> {
 }
 
 /** They wait where the queue is full or away: a batch has hours. */
-function bulkClients({ redisUrl, prefix, limits = {}, log, ...options }: ProducerOptions): BulkClients {
+function bulkClients({ redisUrl, prefix, limits = {}, tracer, log, ...options }: ProducerOptions): BulkClients {
   const named: readonly Named[] = [options, ...(options.others ?? [])];
   return new BulkClients(named, (model, tokenizer) =>
     ShoalClient.connect({
@@ -258,6 +261,7 @@ function bulkClients({ redisUrl, prefix, limits = {}, log, ...options }: Produce
       model,
       tokenizer,
       log,
+      tracer,
       limits,
       notServedAfterMs: Number.POSITIVE_INFINITY,
     }),
@@ -265,7 +269,7 @@ function bulkClients({ redisUrl, prefix, limits = {}, log, ...options }: Produce
 }
 
 function openEmbedder(
-  { redisUrl, prefix, requestTimeoutMs, limits = {}, log }: ProducerOptions,
+  { redisUrl, prefix, requestTimeoutMs, limits = {}, tracer, log }: ProducerOptions,
   { model, tokenizer }: Named,
   gauge: QueueGauge,
   refusedWrites: RefusedWrites,
@@ -283,6 +287,7 @@ function openEmbedder(
         model,
         tokenizer: rowTokenizer,
         log,
+        tracer,
         limits,
         whenFull: 'fail',
         giveUpAfterMs: Math.min(QUEUE_OUTAGE_MS, requestTimeoutMs / 2),

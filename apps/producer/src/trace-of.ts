@@ -4,6 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import { randomUUID } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
 import { REQUEST_ID, readableTrace, type Trace } from '@shoal/contract';
+import { contextOf } from './http-spans.ts';
 
 /** What a caller called its request in `x-request-id`, or a name for it. */
 export function requestId({ headers }: Pick<IncomingMessage, 'headers'>): string {
@@ -11,8 +12,11 @@ export function requestId({ headers }: Pick<IncomingMessage, 'headers'>): string
   return typeof given === 'string' && REQUEST_ID.test(given) ? given : randomUUID();
 }
 
-/** A `traceparent` that cannot be read is left out, as W3C's recommendation has it. */
-export function traceOf({ id, headers }: Pick<FastifyRequest, 'id' | 'headers'>): Trace | undefined {
-  const { traceparent, tracestate } = headers;
-  return readableTrace({ requestId: id, traceparent, tracestate });
+/**
+ * Of the request's own span, where one is made of it; else what its caller sent. A `traceparent` that cannot be read is
+ * left out, as W3C's recommendation has it.
+ */
+export function traceOf(request: FastifyRequest): Trace | undefined {
+  const { traceparent, tracestate } = contextOf(request) ?? request.headers;
+  return readableTrace({ requestId: request.id, traceparent, tracestate });
 }

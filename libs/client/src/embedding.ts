@@ -1,7 +1,7 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
 import type { Meta, OutputDtype, ShoalError, Trace } from '@shoal/contract';
-import type { Logger, Tokenizer } from '@shoal/core';
+import type { Logger, Tokenizer, Tracer } from '@shoal/core';
 import type { FaultPoints } from '@shoal/core/base';
 import type { AdmissionLimits, CancelResult, GivenConnection, Waiting } from '@shoal/queue';
 
@@ -46,6 +46,8 @@ export interface ClientOptions {
   /** Texts a job, 1 to 256. Default 64. */
   readonly jobTexts?: number;
   readonly log?: Logger;
+  /** Makes spans of adding jobs whose `trace` is followed, which workers then go on from (docs/observability.md). */
+  readonly tracer?: Tracer | undefined;
   /** A job that nobody spoke of for so long, or up to an eighth longer, is asked for. Milliseconds, default 2,000. */
   readonly askAfterMs?: number;
   /** How long a server that cannot be reached, or is full, is waited for. Milliseconds, default 60,000. */

@@ -30,6 +30,7 @@ const CLIENT: Names<ClientOptions> = {
   maxInFlightJobs: true,
   jobTexts: true,
   log: true,
+  tracer: true,
   askAfterMs: true,
   giveUpAfterMs: true,
   notServedAfterMs: true,

@@ -94,9 +94,9 @@ export class QueueLine {
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
   static async open(options: ClientOptions, { queue, name }: LineTerms): Promise<QueueLine> {
-    const { prefix, limits, log } = options;
+    const { prefix, limits, log, tracer } = options;
     const redisUrl = serverOf(options);
-    const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log });
+    const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log, tracer });
     try {
       return new QueueLine(
         options,

@@ -58,6 +58,15 @@ export type {
 } from './ports/device.ts';
 export { type Logger, noLog } from './ports/logger.ts';
 export {
+  noTracer,
+  type Span,
+  type SpanFacts,
+  type SpanOptions,
+  type TraceContext,
+  type Tracer,
+} from './ports/tracer.ts';
+export type { Traced } from './claimer/job-spans.ts';
+export {
   LOSS_REASONS,
   SPLIT_CODES,
   STAGES,

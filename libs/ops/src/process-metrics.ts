@@ -7,6 +7,7 @@ import { readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { EVERY_PROCESS } from './catalogue/every-process.ts';
 import type { MetricRegistry } from './metrics.ts';
+import { spanCounts } from './tracing/span-counts.ts';
 
 /** How the queue server answers this process: ServerWatch of libs/queue. */
 export interface ServerSeen {
@@ -37,6 +38,8 @@ export function tellProcess(
     registry.set('shoal_process_resident_bytes', { process: name }, process.memoryUsage.rss());
     registry.set('shoal_queue_server_up', {}, server.isUp ? 1 : 0);
     registry.countTo('shoal_queue_server_reconnects_total', {}, server.reconnects);
+    for (const outcome of ['exported', 'dropped'] as const)
+      registry.countTo('shoal_trace_spans_total', { outcome }, spanCounts[outcome]);
     const { memory } = server;
     registry.forget('shoal_queue_server_memory_bytes');
     if (memory === undefined) return;

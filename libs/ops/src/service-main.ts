@@ -14,10 +14,12 @@ import {
   strayVariables,
   type Logger,
   type Settings,
+  type Tracer,
 } from '@shoal/core';
 import { createLogger } from './logger.ts';
 import { readSettingsFiles } from './settings-file.ts';
 import { PARENT_TELLS, giveSigns } from './signs-of-life.ts';
+import { openTracer, type OpenTracer } from './tracing/open-tracer.ts';
 
 export type ServiceReport<Facts extends object = object> =
   | ({ readonly kind: 'ready'; readonly pid: number } & Facts)
@@ -55,12 +57,15 @@ export interface ServiceMainOptions {
 export interface ServiceMeans {
   /** Adds fields to every line of the log from then on. */
   sayWho(who: Readonly<Record<string, string>>): void;
+  /** For one that makes spans; what waits is sent after it has stopped. Throws CONFIG_INVALID. */
+  trace(): Promise<Tracer>;
 }
 
 /** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly, 75 for a successor. */
 export async function serviceMain({ name, fixed = {}, version, start }: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
   let endSigns: (() => void) | undefined;
+  let traced: OpenTracer | undefined;
   try {
     const files = await readSettingsFiles({ flags: fixed, environment: process.env });
     const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
@@ -73,6 +78,11 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
     for (const warning of files.warnings) log.warn({}, warning);
     const service = await start(settings, log, {
       sayWho: (more) => Object.assign(who, more),
+      trace: async () => {
+        const { traces } = settings;
+        traced = await openTracer({ traces, environment: process.env, name, version, log });
+        return traced.tracer;
+      },
     });
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');
@@ -86,6 +96,7 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
     return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
   } finally {
     endSigns?.();
+    await traced?.stop();
     if (process.connected) process.disconnect();
   }
 }

@@ -11,3 +11,4 @@ export {
   type ServiceReport,
 } from './service-main.ts';
 export { readSettingsFiles, type SettingsFiles } from './settings-file.ts';
+export { openTracer, type OpenTracer, type TracerOptions } from './tracing/open-tracer.ts';

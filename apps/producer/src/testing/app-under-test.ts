@@ -3,7 +3,7 @@
 import { connect, type Socket } from 'node:net';
 import { once } from 'node:events';
 import { ShoalError } from '@shoal/contract';
-import { noLog } from '@shoal/core';
+import { noLog, noTracer } from '@shoal/core';
 import { PRODUCER_METRICS, createMetrics } from '@shoal/ops';
 import { parseMetrics } from '@shoal/ops/testing';
 import { ANYBODY } from '../access/caller.ts';
@@ -133,6 +133,7 @@ export async function startApp({
     doorman: { callerOf: () => ANYBODY },
     allowances: { take: async () => undefined, spent: () => undefined },
     version: '0.0.0',
+    tracer: noTracer,
     log: noLog,
     ...parts,
     gate: {

@@ -14,6 +14,7 @@ import type { ClaimedJob } from './claimed-job.ts';
 import { ABANDONED, endingOf, failed, judge, returned, type Ending } from './endings.ts';
 import { ExecutorKeeper } from './executor-keeper.ts';
 import { isUrgent, readEmbedJob, type QueuedJob, type ReadJob } from './queued-job.ts';
+import { JobSpans, UNTRACED, type Traced } from './job-spans.ts';
 import { Settler, namesOf } from './settler.ts';
 import { Sleeps } from './sleeps.ts';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';
@@ -44,6 +45,8 @@ export interface PipelineParts {
   readonly faults: FaultPoints;
   /** Left out: nothing is counted. */
   readonly metrics?: Metrics;
+  /** Left out: nothing is traced. */
+  readonly traced?: Traced | undefined;
   /** What the jobs of this queue are. Default: embeddings. */
   readonly readJob?: ReadJob;
 }
@@ -62,6 +65,7 @@ export class Pipeline {
   private readonly parts: PipelineParts;
   private readonly metrics: Metrics;
   private readonly claimed = new Map<string, ClaimedJob>();
+  private readonly spans: JobSpans;
   private readonly room: ClaimRoom;
   private readonly keeper: ExecutorKeeper;
   private readonly settler: Settler;
@@ -77,7 +81,8 @@ export class Pipeline {
 
   constructor(parts: PipelineParts) {
     this.parts = parts;
-    this.metrics = parts.metrics ?? noMetrics;
+    this.spans = new JobSpans(parts.traced ?? UNTRACED, () => parts.clock.nowMs());
+    this.metrics = this.spans.tap(parts.metrics ?? noMetrics);
     this.failed.catch(() => undefined); // whoever cares awaits it
     const { metrics } = this;
     const { clock, log, limits, source } = parts;
@@ -122,6 +127,7 @@ export class Pipeline {
     source.onCancelled((jobIds) => jobIds.forEach((jobId) => this.cancel(jobId)));
     executor.onMessage((message) => this.hear(message));
     const ready = await this.keeper.start();
+    this.spans.readyAt(ready.device);
     if (this.isIn('starting')) await source.start();
     if (!this.isIn('starting')) {
       await source.stop();
@@ -228,13 +234,14 @@ export class Pipeline {
     const verdict = judge(claim, readJob, serverNowMs());
     this.metrics.jobClaimed(claim.queuedMs, verdict.kind === 'run' ? verdict.job.class : 'bulk');
     if (verdict.kind === 'run') return [this.hold(claim, verdict.job, askedMs)];
-    this.settler.settle(claim, verdict.ending);
+    this.settler.settle(claim, verdict.ending, this.spans.claimed(claim, undefined));
     return [];
   }
 
   private hold(claim: RawClaim, job: QueuedJob, askedMs: number | undefined): ClaimedJob {
     const size = this.room.hold(job.rows, job.tokens, askedMs);
-    const open: ClaimedJob = { claim, job, size, isDispatched: false, unexplainedDeaths: 0 };
+    const span = this.spans.claimed(claim, job);
+    const open: ClaimedJob = { claim, job, size, span, isDispatched: false, unexplainedDeaths: 0 };
     this.claimed.set(claim.jobId, open);
     return open;
   }
@@ -244,6 +251,7 @@ export class Pipeline {
   private hear(message: FromExecutor): void {
     const jobIds = message.kind === 'ran' ? this.keeper.jobsOf(message.batch) : undefined;
     this.keeper.hear(message);
+    this.spans.hear(message);
     switch (message.kind) {
       case 'outcomes':
         return message.outcomes.forEach((outcome) => this.conclude(outcome));
@@ -313,11 +321,12 @@ export class Pipeline {
 
   private end(open: ClaimedJob, ending: Ending): void {
     this.forget(open);
-    this.settler.settle(open.claim, ending);
+    this.settler.settle(open.claim, ending, open.span);
   }
 
   private forget(open: ClaimedJob): void {
     this.claimed.delete(open.claim.jobId);
+    this.spans.left(open.claim.jobId, open.span);
     this.room.leave(open.size);
     this.keeper.forget(open);
     this.changes.wake();
@@ -330,7 +339,7 @@ export class Pipeline {
     this.metrics.leaseLost();
     this.forget(open);
     this.keeper.drop(jobId);
-    this.settler.settle(open.claim, ABANDONED);
+    this.settler.settle(open.claim, ABANDONED, open.span);
   }
 
   /** Its rows at the device go on; nothing is written for the job any more. */

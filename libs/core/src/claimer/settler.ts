@@ -5,11 +5,13 @@
 import { requestIdIn } from '@shoal/contract';
 import { Announcements } from './announcements.ts';
 import { toSettledJob, type Ending } from './endings.ts';
+import { endSpan } from './job-spans.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { Logger } from '../ports/logger.ts';
 import type { Metrics } from '../ports/metrics.ts';
 import type { Announcer, JobSource, RawClaim } from '../ports/queue.ts';
+import type { Span } from '../ports/tracer.ts';
 
 export interface SettlerParts {
   readonly source: Pick<JobSource, 'settle'>;
@@ -38,8 +40,9 @@ export class Settler {
     return this.settling.size;
   }
 
-  settle(claim: RawClaim, ending: Ending): void {
-    const settled = this.settleNow(claim, ending)
+  /** `span`: of the job; it ends with the settlement. */
+  settle(claim: RawClaim, ending: Ending, span: Span): void {
+    const settled = this.settleNow(claim, ending, span)
       .catch((error: unknown) => this.parts.onFatal(error))
       .finally(() => {
         this.settling.delete(settled);
@@ -58,7 +61,7 @@ export class Settler {
     return this.announcements.settled();
   }
 
-  private async settleNow(claim: RawClaim, { settlement, announcement }: Ending): Promise<void> {
+  private async settleNow(claim: RawClaim, { settlement, announcement }: Ending, span: Span): Promise<void> {
     const { source, clock, log, faults, metrics } = this.parts;
     this.logFailure(claim, settlement);
     faults.reach('before-complete');
@@ -66,7 +69,9 @@ export class Settler {
     const result = await source.settle(claim, settlement, announcement);
     metrics.stageTook('settle', clock.nowMs() - sinceMs);
     faults.reach('after-complete');
-    metrics.jobSettled(toSettledJob(settlement, result));
+    const settled = toSettledJob(settlement, result);
+    metrics.jobSettled(settled);
+    endSpan(span, settled);
     if (result === 'lease-lost')
       log.warn({ ...namesOf(claim), code: 'LEASE_LOST' }, 'job belongs to another worker by now');
     else if (result === 'announced') faults.reach('after-announce');

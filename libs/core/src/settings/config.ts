@@ -324,6 +324,13 @@ export const settingsSchema = z.strictObject({
       'Form of log lines on standard error: one JSON object each, or text for people. auto: text on a terminal, JSON ' +
         'elsewhere. A container that is given a terminal wants json where a program reads its log.',
     ),
+  traces: z
+    .enum(['off', 'otlp'])
+    .default('off')
+    .describe(
+      'Whether workers and HTTP send spans to an OpenTelemetry collector. otlp: to OTEL_EXPORTER_OTLP_ENDPOINT, of one ' +
+        'trace in a hundred unless OTEL_TRACES_SAMPLER says otherwise (docs/observability.md).',
+    ),
   httpHost: host
     .default('127.0.0.1')
     .describe(

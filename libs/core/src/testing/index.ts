@@ -12,7 +12,7 @@ export {
 export { fakeVector } from '../sim/fake-vector.ts';
 export { FakeTokenizer } from './fake-tokenizer.ts';
 export { MemoryPayloadStore } from './memory-payload-store.ts';
-export { RecordingAnnouncer, RecordingLogger, type LogLine } from './recorders.ts';
+export { RecordingAnnouncer, RecordingLogger, RecordingTracer, type LogLine, type RecordedSpan } from './recorders.ts';
 export { describeInferenceBackend, type BackendUnderTest } from './inference-backend.conformance.ts';
 export { FakeExecutorLink, READY, type Ready } from './fake-executor-link.ts';
 export { InProcessExecutor, type InProcessExecutorOptions } from './in-process-executor.ts';

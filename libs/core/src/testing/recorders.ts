@@ -1,7 +1,9 @@
 // Ports that only write down what they were told.
 
+import { invariant } from '@shoal/contract';
 import type { Announcement, Announcer } from '../ports/queue.ts';
 import type { Logger } from '../ports/logger.ts';
+import { noSpan, type Span, type SpanFacts, type SpanOptions, type Tracer } from '../ports/tracer.ts';
 import { Gate } from './gate.ts';
 
 export class RecordingAnnouncer implements Announcer {
@@ -43,5 +45,42 @@ export class RecordingLogger implements Logger {
 
   messages(level: LogLine['level']): string[] {
     return this.lines.filter((line) => line.level === level).map((line) => line.message);
+  }
+}
+
+export interface RecordedSpan {
+  readonly name: string;
+  readonly options: SpanOptions;
+  readonly events: string[];
+  readonly links: Span[];
+  /** Undefined while it is open. */
+  ending: { readonly facts: SpanFacts; readonly failed: string | undefined } | undefined;
+  readonly span: Span;
+}
+
+/** Follows the traces of callers that are sampled, and those that begin here. */
+export class RecordingTracer implements Tracer {
+  readonly isOn = true;
+  readonly spans: RecordedSpan[] = [];
+
+  start(name: string, options: SpanOptions): Span {
+    if (options.parent?.traceparent?.endsWith('-00') === true) return noSpan;
+    const events: string[] = [];
+    const links: Span[] = [...(options.links ?? [])];
+    const id = (this.spans.length + 1).toString(16).padStart(16, '0');
+    const [, traceId = 'f'.repeat(32)] = options.parent?.traceparent?.split('-') ?? [];
+    const span: Span = {
+      context: { traceparent: `00-${traceId}-${id}-01` },
+      isSampled: true,
+      event: (event) => void events.push(event),
+      link: (other) => void links.push(other),
+      end: (facts = {}, failed) => {
+        invariant(recorded.ending === undefined, `the span "${name}" ends once`);
+        recorded.ending = { facts, failed };
+      },
+    };
+    const recorded: RecordedSpan = { name, options, events, links, ending: undefined, span };
+    this.spans.push(recorded);
+    return span;
   }
 }

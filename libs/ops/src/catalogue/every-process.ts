@@ -38,6 +38,14 @@ export const EVERY_PROCESS = {
       'which is missing where there is no limit.',
     labels: { kind: ['used', 'max'] },
   },
+  shoal_trace_spans_total: {
+    type: 'counter',
+    unit: 'spans',
+    help:
+      'Spans of this process that the collector took (exported), and that nobody will see (dropped): it did not take them, ' +
+      'or too many waited for it. 0 with traces off.',
+    labels: { outcome: ['exported', 'dropped'] },
+  },
   shoal_process_resident_bytes: {
     type: 'gauge',
     unit: 'bytes',

@@ -29,6 +29,7 @@ export type MetricUnit =
   | 'refusals'
   | 'requests'
   | 'rows'
+  | 'spans'
   | 'sweeps'
   | 'texts'
   | 'things'

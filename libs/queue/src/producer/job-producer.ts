@@ -19,6 +19,7 @@ import { runScript, runScriptOver } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
 import { within } from '../redis/within.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
+import { addSpans } from './add-spans.ts';
 import { Durability } from './durability.ts';
 import { judge, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { DISCARD_INPUT, READ_ENDINGS } from './lua/scripts.generated.ts';
@@ -105,9 +106,21 @@ export class JobProducer {
    * sent, QUEUE_FULL, QUEUE_REFUSES_WRITES and QUEUE_UNREACHABLE: then some may have been added, and the whole call
    * should be repeated.
    */
-  async add(
+  async add(jobs: readonly NewJob[], options: AddOptions = {}): Promise<AddResult[]> {
+    const { tracer, queue } = this.options;
+    if (tracer?.isOn !== true) return this.addUntraced(jobs, options);
+    const spans = addSpans(tracer, queue, jobs);
+    let results: AddResult[] | undefined;
+    try {
+      return (results = await this.addUntraced(spans.jobs, options));
+    } finally {
+      spans.end(results);
+    }
+  }
+
+  private async addUntraced(
     jobs: readonly NewJob[],
-    { again = 'when-used-up', isKnown = false }: AddOptions = {},
+    { again = 'when-used-up', isKnown = false }: AddOptions,
   ): Promise<AddResult[]> {
     const wanted = jobs.map(roomFor);
     const admitting = this.admission.admitMeanwhile(wanted);

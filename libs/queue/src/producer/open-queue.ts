@@ -1,7 +1,7 @@
 // The queue of a model as its producer opens it.
 
 import { DEFAULT_PREFIX } from '@shoal/contract';
-import type { Logger } from '@shoal/core';
+import type { Logger, Tracer } from '@shoal/core';
 import { Queue } from '../bullmq/package.ts';
 import type { AdmissionLimits } from '../admission/admission.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
@@ -16,6 +16,8 @@ export interface ProducerOptions {
   /** How much the queue takes; see admission.ts. */
   readonly limits?: Partial<AdmissionLimits> | undefined;
   readonly log?: Logger | undefined;
+  /** Makes spans of jobs whose trace is followed. Left out: none. */
+  readonly tracer?: Tracer | undefined;
 }
 
 /** Events are read by nobody here; the stream would otherwise keep 10,000 entries with every return value. */

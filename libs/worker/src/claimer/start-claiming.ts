@@ -14,6 +14,7 @@ import {
   type Metrics,
   type Settings,
   type SweepFindings,
+  type Tracer,
   type WorkerFacts,
 } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
@@ -40,6 +41,8 @@ export interface WorkerOptions {
   readonly log: Logger;
   /** Told once its name and its queue are known: fields for every line of the log. */
   readonly sayWho?: (who: Readonly<Record<string, string>>) => void;
+  /** Left out: nothing is traced. */
+  readonly tracer?: Tracer | undefined;
   /** For tests: where this process is to die, see core's FaultPoints. */
   readonly faultPoint?: string | undefined;
 }
@@ -168,7 +171,8 @@ async function openAll(
   const source = await open.keep(lanes.source);
   const metrics = history.tap(meter.tap(noting(recorder, notes, log)));
   const limits = kind.limits(ready);
-  const parts = { source, announcer, executor, log, faults, serverNowMs, clock, limits, metrics };
+  const traced = options.tracer && { tracer: options.tracer, queue, workerName: kind.workerName };
+  const parts = { source, announcer, executor, log, faults, serverNowMs, clock, limits, metrics, traced };
   const pipeline = await open.keep(new Pipeline(readJob === undefined ? parts : { ...parts, readJob }));
   told.introduce({ ...kind, ready });
   const facts = await pipeline.start();

@@ -25,7 +25,7 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
     name: 'worker',
     fixed,
     version: SHOAL_VERSION,
-    start: async (settings, log, { sayWho }) => {
+    start: async (settings, log, { sayWho, trace }) => {
       process.on('unhandledRejection', (error) => survive(error, log));
       const start =
         settings.kind === 'similarity' ? (await import('../similarity.ts')).startSimilarityWorker : startWorker;
@@ -33,6 +33,7 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
         settings,
         log,
         sayWho,
+        tracer: await trace(),
         faultPoint: process.env['SHOAL_FAULT_POINT'],
       });
       const { device, precision, model } = facts;
