@@ -207,7 +207,7 @@ class CountedExporter implements SpanExporter {
   export(spans: ReadableSpan[], done: Parameters<SpanExporter['export']>[1]): void {
     this.handedOver += spans.length;
     this.exporter.export(spans, (result) => {
-      if (result.error === undefined && result.code === 0) this.took(spans.length);
+      if (result.error === undefined && Number(result.code) === 0) this.took(spans.length);
       else this.lose(spans.length, result.error?.message);
       done({ code: 0 }); // it is counted and said; the SDK would say it again
     });

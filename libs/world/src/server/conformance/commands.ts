@@ -24,10 +24,8 @@ const SCORES = [
 const BOUNDS = ['-inf', '+inf', '0', '(0', '1', '(1', '2', '(2.5', '1000', 'x'];
 const LEXICAL = ['-', '+', '[a', '(a', '[x', '(y', '[z', 'x'];
 
-type Word = 'key' | 'value' | 'number' | 'score' | 'bound' | 'lex' | 'ms';
-
-/** What stands behind a command: words of these kinds; a text in capitals is itself; several forms of one command. */
-const FORMS: readonly (readonly [string, ...(Word | string)[]])[] = [
+/** What stands behind a command: key, value, number, score, bound, lex or ms; a text in capitals is itself; several forms of one command. */
+const FORMS: readonly (readonly [string, ...string[]])[] = [
   ['SET', 'key', 'value'],
   ['SET', 'key', 'value', 'NX'],
   ['SET', 'key', 'value', 'XX', 'GET'],
