@@ -24,7 +24,10 @@ const SCORES = [
 const BOUNDS = ['-inf', '+inf', '0', '(0', '1', '(1', '2', '(2.5', '1000', 'x'];
 const LEXICAL = ['-', '+', '[a', '(a', '[x', '(y', '[z', 'x'];
 
-/** What stands behind a command: key, value, number, score, bound, lex or ms; a text in capitals is itself; several forms of one command. */
+/**
+ * What stands behind a command: key, value, number, score, bound, lex or ms; a text in capitals is itself. A command
+ * may have several forms.
+ */
 const FORMS: readonly (readonly [string, ...string[]])[] = [
   ['SET', 'key', 'value'],
   ['SET', 'key', 'value', 'NX'],
