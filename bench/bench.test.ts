@@ -9,7 +9,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 // They start many processes, or last long: together they took a twelfth of what all tests take.
 if (!isNightly)
   console.warn(
-    'http, rolling, span-cost, trace-cost, queue-rates, bare-bullmq, fairness, admission and gpu/up run at night (npm run test:nightly)',
+    'http, rolling, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
   );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
@@ -76,7 +76,7 @@ test('interactive-wait: in simulated time an interactive text waits 1.5 batch ti
   expect(await runBench('queue/interactive-wait', '--batches', '300')).toMatchObject({ device: 'fake', isKept: true });
 });
 
-test('batch-budget: every length mix and every co-tenant has a row', async () => {
+test.skipIf(!isNightly)('batch-budget: every length mix and every co-tenant has a row', async () => {
   const { cases } = await runBench(
     'device/batch-budget',
     '--batches',
@@ -89,11 +89,14 @@ test('batch-budget: every length mix and every co-tenant has a row', async () =>
   expect(cases).toHaveLength(12);
 });
 
-test('tenant-wait: in simulated time a small tenant takes less than twice as long beside a large one', async () => {
-  expect(await runBench('queue/tenant-wait', '--looks', '12')).toMatchObject({
-    rateOfA: { rowsPerRun: expect.any(Number) as number },
-  });
-});
+test.skipIf(!isNightly)(
+  'tenant-wait: in simulated time a small tenant takes less than twice as long beside a large one',
+  async () => {
+    expect(await runBench('queue/tenant-wait', '--looks', '12')).toMatchObject({
+      rateOfA: { rowsPerRun: expect.any(Number) as number },
+    });
+  },
+);
 
 test.skipIf(!isNightly)('rolling: four workers are replaced under load and no job fails', async () => {
   const load = ['--texts', '200', '--interactive', '20', '--seconds', '1', '--rounds', '1'];

@@ -60,7 +60,7 @@ cpu_minutes() {
     printf "%.1f", user[1] + system_[1] + (user[2] + system_[2]) / 60 }' "$results/times"
 }
 
-# The suites that were named, or all: the two runs side by side, and behind those that wait WebGPU's, in whose processes
+# The suites that were named, or all: the two runs side by side, and behind those that reckon WebGPU's, in whose processes
 # alone there is a driver for it (vitest.config.ts leaves it out of the others).
 run_suites() {
   folders='' webgpu=
@@ -72,15 +72,17 @@ run_suites() {
   if [ $# -eq 0 ] || [ -n "$folders" ]; then
     runs='reckons waits'
     # shellcheck disable=SC2086
-    vitest reckons --project pure --project reckons --maxWorkers=1 $folders &
+    { vitest reckons --project pure --project reckons --maxWorkers=1 $folders && { [ -z "$webgpu" ] || run_webgpu; }; } &
     reckons=$!
     # shellcheck disable=SC2086
     vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $folders
     # shellcheck disable=SC2086
     [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || { runs="$runs alone" && vitest alone --project alone --maxWorkers=1 $folders; }
+  elif [ -n "$webgpu" ]; then
+    run_webgpu
   fi
-  [ -z "$webgpu" ] || { runs="$runs webgpu" && run_webgpu; }
   [ -z "${reckons:-}" ] || wait "$reckons"
+  [ -z "$webgpu" ] || runs="$runs webgpu"
   for run in $runs; do count "$run"; done
 }
 

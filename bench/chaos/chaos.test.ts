@@ -1,4 +1,4 @@
-// Twenty seconds of chaos, in CI; ten minutes in either mode of the append-only file every night. The seed is printed;
+// Twelve seconds of chaos, in CI; ten minutes in either mode of the append-only file every night. The seed is printed;
 // CHAOS_SEED repeats a run's faults.
 
 import { execFile } from 'node:child_process';
@@ -25,7 +25,7 @@ test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'
         '--mode',
         mode,
         '--seconds',
-        isNightly ? '600' : '20',
+        isNightly ? '600' : '12',
         '--texts',
         '0',
         '--outage',

@@ -199,8 +199,15 @@ async function buildFromTexts(
   return withKeptBuild(terminal, terms, (kept) =>
     withSession(terminal, sessionTerms, async (session) => {
       if (session.isTrial) throw simulatedRows(name, settings);
-      await embedInto(terminal, session, { kept, records, inputs, skipped, flags, prompt });
-      const info = await write(place, kept.rows(), { about: whole, dims: model.dims, signal: session.signal });
+      const run = { kept, records, inputs, skipped, flags, prompt };
+      let info: CollectionInfo;
+      try {
+        await embedInto(terminal, session, run);
+        info = await write(place, kept.rows(), { about: whole, dims: model.dims, signal: session.signal });
+      } catch (error) {
+        await tellWhatIsKept(terminal, run, session.signal.aborted ? session.signal.reason : error);
+        throw error;
+      }
       const listed = await kept.done();
       if (listed !== undefined && flags.quiet !== true)
         say(terminal, `${skipped.size.toLocaleString('en')} records without a row, listed in ${listed}`);
@@ -256,9 +263,12 @@ interface BuildRun {
   readonly prompt: string | undefined;
 }
 
-/** Embeds what is not kept yet; what came is kept whatever happens. */
-async function embedInto(terminal: Terminal, session: Session, run: BuildRun): Promise<void> {
-  const { kept, records, inputs, skipped, flags, prompt } = run;
+/** Embeds what is not kept yet. */
+async function embedInto(
+  terminal: Terminal,
+  session: Session,
+  { kept, records, inputs, skipped, flags, prompt }: BuildRun,
+): Promise<void> {
   const bar = rowProgress(terminal, flags.quiet !== true);
   let { rows } = kept.state;
   try {
@@ -266,15 +276,13 @@ async function embedInto(terminal: Terminal, session: Session, run: BuildRun): P
       await kept.writer.write(block);
       bar.update((rows += block.records.length), records.estimateTotal(totalBytes(inputs)));
     }
-  } catch (error) {
-    await tellWhatIsKept(terminal, run, session.signal.aborted ? session.signal.reason : error);
-    throw error;
   } finally {
     bar.stop();
   }
-  await kept.writer.abandon(); // every row and name is on the disk, and counted
+  await kept.settle();
 }
 
+/** The build failed, in embedding or in writing the collection: rows that came are kept, and that is said. */
 async function tellWhatIsKept(
   terminal: Terminal,
   { kept, records, inputs, flags }: BuildRun,

@@ -38,7 +38,7 @@ export interface LeafPage {
   readonly definitionLevels: ArrayLike<number>;
   /** One for each, of a column that is repeated. */
   readonly repetitionLevels: ArrayLike<number>;
-  /** Of the values that are there, by their number. */
+  /** Of the values that are there, by their number. Throws FILE_UNREADABLE for one that is not. */
   readonly valueAt: (at: number) => Exclude<ColumnValue, null>;
 }
 
@@ -80,8 +80,11 @@ export async function* columnPages(file: ReadableAt, name: string, leaf: Leaf, c
     const room = chunk.at + chunk.bytes - at - bytes;
     if (!isCount(compressed) || !isCount(raw) || raw > MOST_PAGE_BYTES || compressed > room)
       throw refused(name, `the column "${column}" is damaged: a page at byte ${at} would have ${raw} bytes`);
-    const body = await readAt(file, at + bytes, compressed);
-    at += bytes + compressed;
+    const place = at + bytes;
+    const body = await readAt(file, place, compressed);
+    at = place + compressed;
+    const damaged = (error: unknown): Error =>
+      refused(name, `the column "${column}" is damaged at byte ${place}: ${reasonOf(error)}`, error);
     try {
       if (header.type === 'DICTIONARY_PAGE') {
         const count = header.dictionary_page_header?.num_values ?? 0;
@@ -89,12 +92,12 @@ export async function* columnPages(file: ReadableAt, name: string, leaf: Leaf, c
         const page = decompressPage(body, raw, decoder.codec, decoder.compressors);
         dictionary = readPlain(readerOf(page), leaf.physical, count, leaf.typeLength);
       } else if (header.type === 'DATA_PAGE' || header.type === 'DATA_PAGE_V2') {
-        const page = decodedPage(header, body, decoder, { dictionary, most: chunk.values - given });
+        const page = decodedPage(header, body, decoder, { dictionary, most: chunk.values - given, damaged });
         given += page.count;
         yield page;
       }
     } catch (error) {
-      throw refused(name, `the column "${column}" is damaged at byte ${at - compressed}: ${reasonOf(error)}`, error);
+      throw damaged(error);
     }
   }
 }
@@ -147,7 +150,16 @@ function decodedPage(
   header: Header,
   body: Buffer,
   decoder: Decoder,
-  { dictionary, most }: { readonly dictionary: ArrayLike<ColumnValue> | undefined; readonly most: number },
+  {
+    dictionary,
+    most,
+    damaged,
+  }: {
+    readonly dictionary: ArrayLike<ColumnValue> | undefined;
+    readonly most: number;
+    /** What to throw by those who read the page later. */
+    readonly damaged: (error: unknown) => Error;
+  },
 ): LeafPage {
   const one = header.data_page_header;
   const two = header.data_page_header_v2;
@@ -176,7 +188,7 @@ function decodedPage(
   const valueAt = (at: number): Exclude<ColumnValue, null> => {
     const value: unknown = packed[at];
     const found: unknown = isByDictionary && typeof value === 'number' ? dictionary?.[value] : value;
-    if (!isValue(found)) throw new Error('a value is not there');
+    if (!isValue(found)) throw damaged(new Error('a value is not there'));
     return found;
   };
   return { count, definitionLevels, repetitionLevels, valueAt };

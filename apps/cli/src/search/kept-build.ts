@@ -14,7 +14,7 @@ import { leftovers } from '../output/earlier-run.ts';
 import { NPY_HEADER_BYTES } from '../output/npy.ts';
 import { withOutputLock } from '../output/output-lock.ts';
 import { removeLeftovers } from '../output/partial-file.ts';
-import { FileWriter } from '../output/row-writer.ts';
+import { FileWriter, type Abandoned } from '../output/row-writer.ts';
 import { differences, type RunRequest, type RunState } from '../output/run-state.ts';
 import type { FileTarget } from '../output/target.ts';
 import { say, type Terminal } from '../terminal.ts';
@@ -24,7 +24,9 @@ export interface KeptBuild {
   /** Where the run that goes on begins. */
   readonly state: RunState;
   readonly writer: FileWriter;
-  /** All rows so far, once no more come. */
+  /** No more rows come: every row and name is on the disk, and counted. */
+  settle(): Promise<void>;
+  /** All rows, when they are settled. */
   rows(): AsyncGenerator<RowBatch>;
   /** The collection is whole: nothing is kept any more. Where records without a row are listed, if there are any. */
   done(): Promise<string | undefined>;
@@ -96,12 +98,15 @@ async function openBuild(
   const command = commandOf(terminal, ['--fresh']);
   const state = { v: 1, runId: randomUUID(), request, rows: 0, position: 0, shard: 0, bytes: 0, command } as const;
   const writer = reopened ?? (await FileWriter.create(options, state));
+  let left: Promise<Abandoned> | undefined;
+  const abandon = (): Promise<Abandoned> => (left ??= writer.abandon());
   return {
     state: writer.state,
     writer,
+    settle: async () => void (await abandon()),
     keep: async () => {
-      const left = await writer.abandon();
-      if (isRepeatable) return left.kind === 'kept' ? left.rows : 0;
+      const kept = await abandon();
+      if (isRepeatable) return kept.kind === 'kept' ? kept.rows : 0;
       await removeLeftovers(target);
       return 0;
     },

@@ -25,6 +25,7 @@ import { openConnection, type Redis } from '@shoal/queue';
 import { freePort, startTestServer, type TestServer } from '@shoal/queue/testing';
 import { childrenOf } from '../testing/worker-bench.ts';
 
+const isNight = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const PREFIX = '{shoal}';
 const keys = keySpace(PREFIX);
 const LEASE_MS = 1_500;
@@ -330,7 +331,9 @@ describe('whatever dies, one result is visible', () => {
     });
   }
 
-  test.each(['before-commit', 'after-commit', 'before-complete', 'after-complete', 'after-announce'])(
+  const atNight = ['before-complete', 'after-announce'];
+  if (!isNight) console.warn(`SIGKILL ${atNight.join(' and ')} are tried at night (npm run test:nightly)`);
+  test.each(['before-commit', 'after-commit', 'after-complete', ...(isNight ? atNight : [])])(
     'SIGKILL %s',
     async (point) => {
       const queue = plainQueue();

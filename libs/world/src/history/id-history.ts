@@ -82,6 +82,11 @@ export class IdHistory {
     return this.births().some((birth) => birth !== a && birth !== b && overlaps(birth, a, b));
   }
 
+  /** The process of a may have added the id again between the effects of the two. */
+  mayBeAskedAnew(a: Call, b: Call): boolean {
+    return this.possible('add').some((add) => add.process === a.process && overlaps(add, a, b));
+  }
+
   /** What a did may have been undone by a server that forgot it, before b. */
   mayBeForgotten(a: Call, b: Call): boolean {
     return this.around.forgets.some((forget) => a.to >= forget.from && a.from <= forget.to && forget.from <= b.to);

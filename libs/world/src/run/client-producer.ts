@@ -16,9 +16,9 @@ const AGAIN_MS = 300;
 /** Resolves when all of these jobs have ended. Throws a ShoalError where the client cannot connect. */
 export async function callClient(site: Site, process: Process, jobs: readonly PlannedJob[]): Promise<void> {
   const recorder = recorderOf(site, process);
-  const [first] = jobs;
-  const form = first?.form ?? 'inline'; // all or none of a client's texts are tokenized by it
   const { log, plan, tokenizer, faults } = site;
+  // all or none of a client's texts are tokenized by it, in each of its lives
+  const form = plan.jobs.find(({ producer }) => producer === jobs[0]?.producer)?.form ?? 'inline';
   const client = await ShoalClient.connect({
     redisUrl: REDIS_URL,
     prefix: PREFIX,

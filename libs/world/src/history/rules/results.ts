@@ -11,12 +11,14 @@ export const TWO_RESULTS: Rule = {
   name: 'two-results',
   promise:
     'A result is handed out once in each life of an id. A life ends when the id is added anew. Where a server forgot ' +
-    'that a result was taken, the reader that took it tells it again; another reader may get it once more.',
+    'that a result was taken, the reader that took it tells it again; another reader, and one that adds the id ' +
+    'again, may get it once more.',
   check: (history) => {
     const handedOut = history.ok('take', 'body');
     return handedOut.slice(1).flatMap((b, at): Breach[] => {
       const a = handedOut[at]!;
-      if (history.mayBeReborn(a, b) || (a.process !== b.process && history.mayBeForgotten(a, b))) return [];
+      const isOwn = a.process === b.process && !history.mayBeAskedAnew(a, b);
+      if (history.mayBeReborn(a, b) || (!isOwn && history.mayBeForgotten(a, b))) return [];
       return [{ what: 'its result was handed out twice', calls: [a, b] }];
     });
   },
@@ -32,7 +34,7 @@ export const AFTER_TAKEN: Rule = {
     return successions(history.ok('take', ...TAKEN), [...history.bodies(), ...commits])
       .filter(([a, b]) => {
         if (history.mayBeReborn(a, b)) return false;
-        const isOwn = a.process === b.process && b.op !== 'commit';
+        const isOwn = a.process === b.process && b.op !== 'commit' && !history.mayBeAskedAnew(a, b);
         return isOwn || !history.mayBeForgotten(a, b);
       })
       .map(([a, b]) => ({
