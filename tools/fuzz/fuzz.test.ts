@@ -24,7 +24,8 @@ test.for(READERS)(
     const { findings, refused, equal, undecided } = await fuzz(reader, kept, { seed, cases, hardCharacters, signal });
     if (isNightly) console.log(`${reader.name}: ${refused} refused, ${equal} compared equal, ${undecided} undecided`);
     expect(findings.map(({ number, what }) => `${replay(reader.name, number)}: ${what}`)).toEqual([]);
-    expect(equal).toBeGreaterThan(0);
+    // a second reader that knows sound files alone has read these before, or nothing of this were reached
+    if ((reader.mostUndecided ?? 0) < 1) expect(equal).toBeGreaterThan(0);
     expect(undecided).toBeLessThanOrEqual(Math.max(1, cases * (reader.mostUndecided ?? 0.02)));
   },
 );

@@ -144,7 +144,7 @@ export const LOST_RESULT: Rule = {
     return successions(ended, [...history.ok('read', 'absent'), ...history.ok('take', 'absent')])
       .filter(
         ([a, b]) =>
-          b.end - a.start < history.around.options.resultTtlMs / 2 &&
+          b.end - writtenSince(history, b) < history.around.options.resultTtlMs / 2 &&
           !takes.some((take) => take.from <= b.to) &&
           !history.mayBeReborn(a, b) &&
           !history.mayHaveLost(history.calls[0]!, b) &&
@@ -153,6 +153,13 @@ export const LOST_RESULT: Rule = {
       .map((calls) => ({ what: 'it is completed and its result is not there', calls }));
   },
 };
+
+/** When the result of the present life may have been written first: its time to live may have begun then. */
+function writtenSince(history: IdHistory, { to }: Call): number {
+  const birth = history.births().findLast(({ from }) => from <= to);
+  const commits = history.possible('commit').filter((commit) => birth === undefined || commit.to >= birth.from);
+  return Math.min(...(commits.length > 0 ? commits : [birth]).map((call) => call?.from ?? -Infinity));
+}
 
 export const RESULT_RULES: readonly Rule[] = [
   TWO_RESULTS,
