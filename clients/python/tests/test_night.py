@@ -48,7 +48,7 @@ class Others(unittest.TestCase):
             np.testing.assert_array_equal(theirs.scores, found.scores)
             job.release()
             self.assertEqual(job.status().state, "unknown")
-        with self.assertRaisesRegex(ShoalError, "belongs to another request"):
+        with self.assertRaisesRegex(ShoalError, "in use for another request"):
             self.shoal.submit_rerank("x", ["y"], model=model, job_id="asked-by-the-sdk")
         with self.assertRaisesRegex(ValueError, "was given no documents"):
             self.shoal.submit_rerank("x", [], model=model)

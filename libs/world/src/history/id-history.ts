@@ -9,8 +9,8 @@ import { mayHaveHappened, type Call } from './calls.ts';
 import type { EventOp } from './event.ts';
 
 export interface CheckOptions {
-  /** Least time that a result lives after its job completed. Default five minutes, as with a live waiter. */
-  readonly resultTtlMs: number;
+  /** Least time that the result of an id lives after its job completed. Default five minutes, as with a live waiter. */
+  readonly resultTtlMs: (id: string) => number;
   /** Most that anything may take after the last fault, or after its add where that was later. */
   readonly settleMs: number;
   /** Most until a worker that claims a job that somebody asked to cancel has found the mark. */
@@ -20,7 +20,7 @@ export interface CheckOptions {
 }
 
 export const DEFAULT_OPTIONS: CheckOptions = {
-  resultTtlMs: 300_000,
+  resultTtlMs: () => 300_000,
   settleMs: 120_000,
   cancelHeardMs: 10_000,
   addsAgain: true,
@@ -52,6 +52,11 @@ export class IdHistory {
     this.id = id;
     this.calls = calls;
     this.around = around;
+  }
+
+  /** Whether a result that was written at one time must be there at the other. */
+  isAliveAt(writtenMs: number, ms: number): boolean {
+    return ms - writtenMs < this.around.options.resultTtlMs(this.id) / 2;
   }
 
   /** Calls that had their effect and answered one of these; with none given, whatever they answered. */

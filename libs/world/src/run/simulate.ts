@@ -104,7 +104,9 @@ function judged({ world, history, ended, plan, problems }: Site, model: ModelSer
   const open = plan.jobs.filter(({ id }) => !ended.has(id)).map(({ id }) => id);
   const endless = end === 'over' ? [] : [`endless: ${end}, ${open.length} jobs have not ended: ${open.join(' ')}`];
   const uneven = end === 'over' ? unevenRoom(model) : [];
-  const { violations } = checkHistory(history.events, { settleMs: BOUND_MS, resultTtlMs: 1_000 });
+  const lives = new Map(plan.jobs.map(({ id, resultTtlMs }) => [id, resultTtlMs]));
+  const resultTtlMs = (id: string): number => lives.get(id.replace(/^default~/, '')) ?? 0;
+  const { violations } = checkHistory(history.events, { settleMs: BOUND_MS, resultTtlMs });
   return [...crashes, ...problems, ...endless, ...uneven, ...violations.map(violationText)];
 }
 

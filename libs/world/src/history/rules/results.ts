@@ -53,7 +53,7 @@ export const WRITTEN_TWICE: Rule = {
     successions(history.ok('commit', 'committed'), history.ok('commit', 'committed'))
       .filter(
         ([a, b]) =>
-          b.end - a.start < history.around.options.resultTtlMs / 2 &&
+          history.isAliveAt(a.start, b.end) &&
           !history.mayBeReborn(a, b) &&
           !history.mayBeForgotten(a, b) &&
           !history.clockMayHaveStepped(a, b),
@@ -144,7 +144,7 @@ export const LOST_RESULT: Rule = {
     return successions(ended, [...history.ok('read', 'absent'), ...history.ok('take', 'absent')])
       .filter(
         ([a, b]) =>
-          b.end - writtenSince(history, b) < history.around.options.resultTtlMs / 2 &&
+          history.isAliveAt(writtenSince(history, b), b.end) &&
           !takes.some((take) => take.from <= b.to) &&
           !history.mayBeReborn(a, b) &&
           !history.mayHaveLost(history.calls[0]!, b) &&
