@@ -86,7 +86,7 @@ describe.each(KINDS)('pairs of %s have the ids and types of the official package
     const settled = pairs.filter(
       ([first, second]) => ours.room % 2 === 0 || lengthOf(first) < maxTokens || lengthOf(second) < maxTokens,
     );
-    expect(settled.length).toBeGreaterThan(pairs.length / 4);
+    expect(settled.length).toBeGreaterThan(pairs.length / 5);
     const found = settled.map(([first, second]) => ours.encodePair(first, second));
     const rows = (): Promise<Row[]> => packagesRows(json, maxTokens, settled);
     const compute = async (): Promise<string> => hashOf(...(await rows()).map(rowText));
