@@ -14,7 +14,7 @@ const FIXTURES = fileURLToPath(new URL('../../../../libs/models/fixtures/', impo
 /** Questions, and a page that is to be among the first five answers: pages come and go, and weights of 4 bits err. */
 const ASKED = [
   ['Wie importiere ich mein eigenes Modell?', 'docs/models.md'],
-  ['Como instalo as bibliotecas CUDA para a GPU?', 'node_modules/onnxruntime-node/README.md'],
+  ['Como instalo as bibliotecas CUDA para a GPU?', 'docs/install.md'],
 ] as const;
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] === '1';
 
