@@ -108,10 +108,15 @@ export function nvidiaMemoryProbe({
 
 /** `readDevices` for those who ask often: one run of the tool at a time, its answer kept for `maxAgeMs`. */
 export function cachedReader(options: ReadDevicesOptions, maxAgeMs: number): () => Promise<DevicesRead> {
-  let last: { readonly answer: Promise<DevicesRead>; readonly askedMs: number } | undefined;
+  return keptFor(maxAgeMs, () => readDevices(options));
+}
+
+/** Reads when it is asked and `maxAgeMs` have passed since the last time; else its answer is the one of then. */
+export function keptFor<Answer>(maxAgeMs: number, read: () => Promise<Answer>): () => Promise<Answer> {
+  let last: { readonly answer: Promise<Answer>; readonly askedMs: number } | undefined;
   return () => {
     if (last === undefined || performance.now() - last.askedMs > maxAgeMs)
-      last = { answer: readDevices(options), askedMs: performance.now() };
+      last = { answer: read(), askedMs: performance.now() };
     return last.answer;
   };
 }

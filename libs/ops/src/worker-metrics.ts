@@ -9,8 +9,8 @@ import { SIMILARITY_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue
 import { BusyLanes } from './busy-lanes.ts';
 import { createMetrics, type MetricRegistry } from './metrics.ts';
 import { startMetricsServer, type Probe } from './metrics-server.ts';
-import { readDetails, type DeviceDetails } from './nvidia-details.ts';
-import { cardReader, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
+import { readDetails } from './nvidia-details.ts';
+import { cardReader, keptFor, type DeviceReading, type DevicesRead } from './nvidia-smi.ts';
 import { tellProcess, type ServerSeen } from './process-metrics.ts';
 
 /** What a worker is, once its executor has said so. */
@@ -425,10 +425,6 @@ function setDevice(
 
 /** Of all cards of the machine, since the tool takes as long for one. */
 function cachedErrors(): (index: number) => Promise<number | undefined> {
-  let last: { readonly details: Promise<readonly DeviceDetails[]>; readonly askedMs: number } | undefined;
-  return async (index) => {
-    if (last === undefined || performance.now() - last.askedMs > DETAILS_MAX_AGE_MS)
-      last = { details: readDetails(), askedMs: performance.now() };
-    return (await last.details).find((device) => device.index === index)?.uncorrectedErrors;
-  };
+  const read = keptFor(DETAILS_MAX_AGE_MS, () => readDetails());
+  return async (index) => (await read()).find((device) => device.index === index)?.uncorrectedErrors;
 }
