@@ -192,6 +192,11 @@ export class FleetReader {
   }
 }
 
+/** Jobs of a lane that wait, those among them that wait for their time. */
+export function waitingIn({ waiting: { interactive, bulk }, jobs: { delayed } }: SurveyedQueue): number {
+  return interactive + bulk + delayed;
+}
+
 /** A worker of both lanes is paused where both are. */
 function workersOf(lanes: readonly SurveyedQueue[]): readonly LiveWorker[] {
   const all = lanes.flatMap(({ live }) => live);

@@ -2,7 +2,7 @@
 // docs/operations.md has alerts for. Pure.
 
 import { counted, spanText } from '../page/words.ts';
-import type { FleetReading, QueueReading } from './fleet-reading.ts';
+import { waitingIn, type FleetReading, type QueueReading } from './fleet-reading.ts';
 
 export interface Notice {
   readonly isSerious: boolean;
@@ -25,10 +25,7 @@ function ofQueue(reading: QueueReading): readonly Notice[] {
 }
 
 function ofServing({ queue, lanes, workers, isAllDrained }: QueueReading): readonly Notice[] {
-  const waiting = lanes.reduce(
-    (sum, { waiting: { interactive, bulk }, jobs }) => sum + interactive + bulk + jobs.delayed,
-    0,
-  );
+  const waiting = lanes.reduce((sum, lane) => sum + waitingIn(lane), 0);
   const wait = counted(waiting, 'job waits', 'jobs wait');
   if (lanes.some(({ isPaused }) => isPaused))
     return [{ isSerious: true, text: `${queue} is paused, ${wait}`, command: `shoal queue resume --queue ${queue}` }];

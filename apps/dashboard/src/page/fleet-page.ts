@@ -4,7 +4,7 @@
 import type { WorkerHistory } from '@shoal/queue';
 import type { Visitor } from '../access/visitor.ts';
 import { noticesOf, type Notice } from '../fleet/notices.ts';
-import type { FleetReading, QueueReading } from '../fleet/fleet-reading.ts';
+import { waitingIn, type FleetReading, type QueueReading } from '../fleet/fleet-reading.ts';
 import { tenMinutesOf } from '../fleet/ten-minutes.ts';
 import { lineChart } from './charts.ts';
 import { html, type Html } from './html.ts';
@@ -107,8 +107,8 @@ function figuresPart({ queues, histories, atMs }: FleetReading): Html {
       ${lineChart({ label: 'Busy share of all devices', points: all.busy, most: 1, say: shareText })}
     </li>
     <li>
-      <b>${sum(({ waiting, jobs }) => waiting.interactive + waiting.bulk + jobs.delayed).toLocaleString('en')}</b> jobs
-      wait, ${sum(({ jobs }) => jobs.active).toLocaleString('en')} run
+      <b>${sum(waitingIn).toLocaleString('en')}</b> jobs wait, ${sum(({ jobs }) => jobs.active).toLocaleString('en')}
+      run
     </li>
     <li><b>${spanText(oldestMs)}</b> the oldest waits</li>
     <li><b>${ready} of ${workers.length}</b> workers claim</li>

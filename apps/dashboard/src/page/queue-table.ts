@@ -1,7 +1,7 @@
 // The queues as a table: a row a lane, with how long the oldest of each class has waited, and what an operator may do.
 
 import type { SurveyedQueue } from '@shoal/queue';
-import type { FleetReading, QueueReading } from '../fleet/fleet-reading.ts';
+import { waitingIn, type FleetReading, type QueueReading } from '../fleet/fleet-reading.ts';
 import { html, type Html } from './html.ts';
 import { bytesText, spanText } from './words.ts';
 
@@ -53,8 +53,8 @@ function rowsOf(fleet: FleetReading, reading: QueueReading, isOperator: boolean)
   return shown.map((lane) => rowOf(fleet, reading, lane, isOperator));
 }
 
-function hasAnything({ waiting, jobs, live }: SurveyedQueue): boolean {
-  return waiting.interactive + waiting.bulk + jobs.active + jobs.delayed + jobs.failed + live.length > 0;
+function hasAnything(lane: SurveyedQueue): boolean {
+  return waitingIn(lane) + lane.jobs.active + lane.jobs.failed + lane.live.length > 0;
 }
 
 function rowOf(
@@ -70,7 +70,7 @@ function rowOf(
     <th scope="row"><a href="/queues/queue/${encodeURIComponent(lane.queue)}">${lane.queue}</a></th>
     <td><span class="state ${state === 'open' ? 'good' : 'warn'}">${state}</span></td>
     <td class="n">${number(lane.live.length)}</td>
-    <td class="n">${number(lane.waiting.interactive + lane.waiting.bulk + lane.jobs.delayed)}</td>
+    <td class="n">${number(waitingIn(lane))}</td>
     <td class="n">${age(lane.oldestWaitingMs.interactive)}</td>
     <td class="n">${age(lane.oldestWaitingMs.bulk)}</td>
     <td class="n">${number(lane.jobs.active)}</td>
