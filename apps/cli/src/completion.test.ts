@@ -2,17 +2,8 @@ import { spawnSync } from 'node:child_process';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { settingsSchema } from '@shoal/core';
 import { completionScript } from './completion.ts';
-import { SETTING_FLAGS, buildProgram } from './program.ts';
-
-const terminal = {
-  stdin: process.stdin,
-  stdout: process.stdout,
-  stderr: process.stderr,
-  environment: {},
-  words: [],
-  signal: new AbortController().signal,
-};
-const program = buildProgram(terminal, '1.2.3');
+import { SETTING_FLAGS } from './program.ts';
+import { program } from './testing/program-here.ts';
 
 test('every setting of core has its flag, under its own name', () => {
   expect(Object.keys(SETTING_FLAGS)).toEqual(Object.keys(settingsSchema.shape));

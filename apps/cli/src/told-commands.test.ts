@@ -6,21 +6,12 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { expect, test } from 'vitest';
-import { buildProgram } from './program.ts';
+import { program } from './testing/program-here.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 /** Pages that keep the words of their day, and tests, which call what is not there as well. */
 const LEFT_OUT =
   /(^|\/)(node_modules|fixtures|dist)\/|^docs\/lab\/|^bench\/results\/|^CHANGELOG\.md$|(\.test|\.generated)\.ts$/;
-const terminal = {
-  stdin: process.stdin,
-  stdout: process.stdout,
-  stderr: process.stderr,
-  environment: {},
-  words: [],
-  signal: new AbortController().signal,
-};
-const program = buildProgram(terminal, '1.2.3');
 const NAMES = program.commands.map((command) => command.name());
 /** Up to what ends a command in a shell, in a sentence or in a string. */
 const TOLD = new RegExp(`(?<![\\w@/.\\-])shoal ((?:${NAMES.join('|')})(?= |$)[^\`'"\\n|;&>)\\]]*)`, 'gm');

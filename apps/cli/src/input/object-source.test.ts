@@ -4,10 +4,9 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { S3Bucket, gathered } from '@shoal/fetch/s3';
-import { startS3Server, type S3Server } from '@shoal/queue/testing';
+import { gathered } from '@shoal/fetch/s3';
 import { Sandbox } from '../testing/shoal-process.ts';
-import { Way } from '../testing/way.ts';
+import { S3BehindWay } from '../testing/s3-behind-way.ts';
 import { checkInputs, readInputs } from './files.ts';
 import { ObjectSource } from './object-source.ts';
 
@@ -31,45 +30,33 @@ test.each(['s3://', 's3://bucket', 's3://bucket/', 's3://B/x.txt'])('%s is refus
 });
 
 describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
-  let s3: S3Server;
-  let way: Way;
-  let bucket: S3Bucket;
+  let s3: S3BehindWay;
 
   beforeAll(async () => {
-    s3 = await startS3Server();
-    way = new Way(Number(new URL(s3.endpoint).port));
-    await way.open();
-    Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}` });
-    await s3.makeBucket('shoal');
-    bucket = await S3Bucket.open('shoal', { endpoint: s3.endpoint });
+    s3 = await S3BehindWay.start();
   }, 600_000);
-  afterAll(async () => {
-    delete process.env['AWS_ENDPOINT_URL_S3'];
-    bucket.close();
-    await way.close();
-    await s3.stop();
-  });
+  afterAll(() => s3.stop());
 
   const large = Buffer.concat(
     Array.from({ length: 300_000 }, (_, at) => createHash('sha256').update(`${at}`).digest()), // 9.6 MB
   );
 
   test('is read as a file of its name would be, also compressed and Parquet', async () => {
-    await bucket.put('a/b c.jsonl', Buffer.from('{"id":1,"text":"one"}\n{"text":"two"}\n'));
+    await s3.bucket.put('a/b c.jsonl', Buffer.from('{"id":1,"text":"one"}\n{"text":"two"}\n'));
     expect(await records('s3://shoal/a/b c.jsonl')).toMatchObject([
       { id: 1, text: 'one' },
       { line: 2, text: 'two' },
     ]);
     const fixtures = join(import.meta.dirname, '../../fixtures/parquet');
     const parquet = readFileSync(join(fixtures, 'codec-zstd.parquet'));
-    await bucket.put('rows.parquet', parquet);
+    await s3.bucket.put('rows.parquet', parquet);
     expect(texts(await records('s3://shoal/rows.parquet'))).toEqual(
       texts(await records(join(fixtures, 'codec-zstd.parquet'))),
     );
   });
 
   test('goes on behind the last byte where the connection breaks, and waits for a store that is away', async () => {
-    await bucket.put('large', large);
+    await s3.bucket.put('large', large);
     const source = await ObjectSource.open('s3://shoal/large');
     const [told, pieces] = [[] as string[], [] as Buffer[]];
     let breaks = 0;
@@ -77,11 +64,11 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
     for await (const piece of source.chunks(...terms)) {
       pieces.push(piece);
       const bytes = pieces.reduce((sum, { length }) => sum + length, 0);
-      if (breaks === 0 && bytes > 1_000_000) [breaks] = [1, way.break()];
+      if (breaks === 0 && bytes > 1_000_000) [breaks] = [1, s3.way.break()];
       if (breaks === 1 && bytes > 3_000_000) {
         breaks = 2;
-        await way.close();
-        setTimeout(() => void way.open(), 100);
+        await s3.way.close();
+        setTimeout(() => void s3.way.open(), 100);
       }
     }
     expect(Buffer.concat(pieces).equals(large)).toBe(true);
@@ -92,13 +79,13 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
   });
 
   test('that was replaced or removed while it was read is refused, and never mixed', async () => {
-    await bucket.put('changing', large);
+    await s3.bucket.put('changing', large);
     const source = await ObjectSource.open('s3://shoal/changing');
-    await bucket.put('changing', Buffer.from('another'));
+    await s3.bucket.put('changing', Buffer.from('another'));
     await expect(gathered(source.chunks())).rejects.toThrow('the object was replaced while it was read');
     await expect(source.openAt().read(Buffer.alloc(4), 0, 4, 0)).rejects.toThrow('was replaced while it was read');
     const gone = await ObjectSource.open('s3://shoal/changing');
-    await bucket.remove('changing');
+    await s3.bucket.remove('changing');
     await expect(gathered(gone.chunks())).rejects.toThrow('was removed while it was read');
     await expect(records('s3://shoal/changing.txt')).rejects.toThrow('there is no such object, or no such bucket');
   });
@@ -106,11 +93,11 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
   test('is embedded; rows of an interrupted run are gone on with, and not behind another object of its name', async () => {
     const sandbox = new Sandbox();
     try {
-      const environment = { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}`, ...s3.credentials };
+      const environment = s3.environment;
       const lines = Buffer.from(Array.from({ length: 10_000 }, (_, at) => `text ${at}`).join('\n'));
       const args = ['embed', 's3://shoal/texts.txt', '-o', 'out.jsonl'];
       // bytes that are no text stand behind so many good lines that most have rows by then, and end the run
-      await bucket.put('texts.txt', Buffer.concat([lines, Buffer.from('\n\xff\n', 'latin1')]));
+      await s3.bucket.put('texts.txt', Buffer.concat([lines, Buffer.from('\n\xff\n', 'latin1')]));
       const first = await sandbox.start(args, { environment, folder: sandbox.files }).ended;
       expect([first.code, first.stderr]).toEqual([
         1,
@@ -121,7 +108,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
         1,
         expect.stringMatching(/goes on with out\.jsonl behind [\d,]+ rows/),
       ]);
-      await bucket.put('texts.txt', Buffer.concat([lines, Buffer.from('\nmore')]));
+      await s3.bucket.put('texts.txt', Buffer.concat([lines, Buffer.from('\nmore')]));
       const other = await sandbox.start(args, { environment, folder: sandbox.files }).ended;
       expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('s3://shoal/texts.txt had')]);
       const fresh = await sandbox.start([...args, '--fresh'], { environment, folder: sandbox.files }).ended;

@@ -110,6 +110,26 @@ async function run(args: readonly string[], more: Readonly<Record<string, unknow
   return stderr;
 }
 
+/** Lets `happen` what is to happen when the program says that some of its calls are done. What it said, and its exit code. */
+async function runThrough(
+  program: string,
+  more: Readonly<Record<string, unknown>>,
+  happen: () => Promise<void>,
+): Promise<readonly [lines: readonly string[], code: unknown]> {
+  const child = spawn(python, [program], {
+    cwd: CLIENT,
+    env: { ...process.env, ...environment(more) },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const lines: string[] = [];
+  const exit = once(child, 'exit');
+  for await (const line of createInterface({ input: child.stdout })) {
+    lines.push(line);
+    if (line === 'some are done') await happen();
+  }
+  return [lines, (await exit)[0]];
+}
+
 function environment(more: Readonly<Record<string, unknown>>): Readonly<Record<string, string>> {
   return {
     PYTHONPATH: join(CLIENT, 'src'),
@@ -127,21 +147,12 @@ describe.skipIf(!canRun)('the Python client', () => {
 
 describe.skipIf(!isNightly)('the Python client, at night', () => {
   test('1,000 calls at once all get their rows, through an outage of the server', async () => {
-    const child = spawn(python, ['tests/outage.py'], {
-      cwd: CLIENT,
-      env: { ...process.env, ...environment({}) },
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    const lines: string[] = [];
-    const exit = once(child, 'exit');
-    for await (const line of createInterface({ input: child.stdout })) {
-      lines.push(line);
-      if (line !== 'some are done') continue;
+    const said = await runThrough('tests/outage.py', {}, async () => {
       await server.kill9();
       await sleep(DOWN_MS);
       await server.restart();
-    }
-    expect([lines, (await exit)[0]]).toEqual([['some are done', '1000 of 1000 right'], 0]);
+    });
+    expect(said).toEqual([['some are done', '1000 of 1000 right'], 0]);
   });
 
   test('reranks, searches, and reads what the bullmq of PyPI asked for', async () => {
@@ -177,20 +188,11 @@ describe.skipIf(!isNightly)('the Python client, at night', () => {
   test.each(['sentinel', 'cluster'] as const)('finds the new server after a failover: %s', async (topology) => {
     const many = await startTestServer({ topology });
     const worker = await startWorker({ SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: testCacheDir, SHOAL_REDIS_URL: many.url });
-    const child = spawn(python, ['tests/topology.py'], {
-      cwd: CLIENT,
-      env: { ...process.env, ...environment({ url: many.url }) },
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    const lines: string[] = [];
-    const exit = once(child, 'exit');
-    for await (const line of createInterface({ input: child.stdout })) {
-      lines.push(line);
-      if (line !== 'some are done') continue;
+    const said = await runThrough('tests/topology.py', { url: many.url }, async () => {
       await many.kill9();
       await many.restart(); // as a follower of the one that took over
-    }
-    expect([lines, (await exit)[0]]).toEqual([['some are done', '60 of 60 right'], 0]);
+    });
+    expect(said).toEqual([['some are done', '60 of 60 right'], 0]);
     const gone = once(worker, 'exit');
     worker.kill('SIGTERM');
     await gone;

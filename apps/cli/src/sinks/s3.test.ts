@@ -6,11 +6,10 @@ import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { S3Bucket, gathered } from '@shoal/fetch/s3';
-import { startS3Server, type S3Server } from '@shoal/queue/testing';
+import { gathered } from '@shoal/fetch/s3';
 import { checkTarget } from '../output/target.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
-import { Way } from '../testing/way.ts';
+import { S3BehindWay } from '../testing/s3-behind-way.ts';
 import { S3Object, objectPlace, type BegunUpload, type UploadTerms } from './s3.ts';
 
 describe('an address', () => {
@@ -47,29 +46,19 @@ const hearing = (): Heard => ({ away: [], sent: [], begun: undefined });
 
 describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
   const PART = 5 << 20; // S3 takes no smaller parts but for the last
-  let s3: S3Server;
-  let way: Way;
-  let bucket: S3Bucket;
+  let s3: S3BehindWay;
   let folder: string;
 
   beforeAll(async () => {
-    s3 = await startS3Server();
-    way = new Way(Number(new URL(s3.endpoint).port));
-    await way.open();
+    s3 = await S3BehindWay.start();
     folder = mkdtempSync(join(tmpdir(), 'shoal-s3-'));
-    Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}` });
-    await s3.makeBucket('shoal');
-    bucket = await S3Bucket.open('shoal', { endpoint: s3.endpoint });
   }, 600_000);
   afterAll(async () => {
-    delete process.env['AWS_ENDPOINT_URL_S3'];
-    bucket.close();
-    await way.close();
     await s3.stop();
     rmSync(folder, { recursive: true });
   });
 
-  const objectOf = async (key: string): Promise<Buffer> => gathered((await bucket.get(key))!.pieces);
+  const objectOf = async (key: string): Promise<Buffer> => gathered((await s3.bucket.get(key))!.pieces);
 
   function fileOf(bytes: number): { readonly path: string; readonly content: Buffer } {
     const path = join(folder, `${bytes}`);
@@ -109,7 +98,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     const leaving = terms(heard, {
       onProgress: (bytes) => {
         heard.sent.push(bytes);
-        if (bytes === PART) void way.close();
+        if (bytes === PART) void s3.way.close();
       },
     });
     await expect(object.upload(path, '', leaving)).rejects.toMatchObject({
@@ -118,7 +107,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     });
     object.close();
     expect([heard.sent, heard.away.length]).toEqual([[PART], 2]);
-    await way.open();
+    await s3.way.open();
     const [next, id] = [await opened('half'), heard.begun?.id];
     await next.upload(path, '', terms(heard));
     next.close();
@@ -130,7 +119,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     const { path } = fileOf(bytes);
     for (const before of [undefined, 'first']) {
       const key = `changed/${bytes}/${before}`;
-      const put = (content: string) => bucket.put(key, Buffer.from(content));
+      const put = (content: string) => s3.bucket.put(key, Buffer.from(content));
       if (before !== undefined) await put(before);
       const object = await opened(key);
       await put('theirs');
@@ -154,18 +143,18 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     const sandbox = new Sandbox();
     try {
       writeFileSync(sandbox.path('texts.txt'), Array.from({ length: 300 }, (_, at) => `text ${at}`).join('\n'));
-      const place = { AWS_ENDPOINT_URL_S3: `http://127.0.0.1:${way.port}`, ...s3.credentials };
+      const place = s3.environment;
       const args = ['embed', sandbox.path('texts.txt'), '-o'];
       const options = { environment: place, folder: sandbox.files };
       const hidden = (): string[] => readdirSync(sandbox.files).filter((name) => name.startsWith('.shoal-s3'));
       const files = (): string[] => hidden().flatMap((name) => readdirSync(join(sandbox.files, name)));
       const first = sandbox.start([...args, 's3://shoal/out.jsonl'], options);
       await expect.poll(files, { timeout: 120_000 }).toContainEqual(expect.stringMatching(/shoal-partial$/));
-      await way.close();
+      await s3.way.close();
       await expect.poll(first.stderr, { timeout: 120_000 }).toContain('trying again in');
       first.child.kill('SIGKILL');
       await first.ended;
-      await way.open();
+      await s3.way.open();
       const second = await sandbox.start([...args, 's3://shoal/out.jsonl'], options).ended;
       expect(second.stderr).toMatch(/goes on with .* behind 300 rows/);
       expect(second.stderr).toMatch(/300 rows → s3:\/\/shoal\/out\.jsonl/);

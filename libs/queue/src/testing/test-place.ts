@@ -1,7 +1,7 @@
 // For tests: a queue server with a connection, and for each test a prefix of its own, with what the test opened there.
 
-import { Queue } from 'bullmq';
 import { noLog, type WorkerFacts } from '@shoal/core';
+import { Queue } from '../bullmq/package.ts';
 import type { LaneDepth } from '../lanes/fleet.ts';
 import { WorkerPresence, type PresenceOptions } from '../lanes/worker-presence.ts';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
