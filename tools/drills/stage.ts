@@ -42,7 +42,6 @@ export class Stage {
   readonly queue: Queue;
   private readonly device: string;
   private readonly connection: Redis;
-  private exporter: Running | undefined;
   private control: Server | undefined;
   private controlPort = 0;
 
@@ -73,7 +72,7 @@ export class Stage {
     this.box.shareModels();
     await this.openControl();
     for (let index = 0; index < workers; index++) await this.addWorker();
-    this.exporter = this.box.start(['exporter', '--exporter-port', String(this.exporterPort)], {
+    this.box.start(['exporter', '--exporter-port', String(this.exporterPort)], {
       environment: this.environment(),
     });
     await Promise.all(this.workers.map((worker) => this.start(worker)));
@@ -171,13 +170,12 @@ export class Stage {
     return `${stdout}${stderr}`;
   }
 
+  /** Ends everything that was started here, whoever started it: a worker whose command is gone would drain at leisure. */
   async close(): Promise<void> {
     this.control?.close();
-    for (const { running } of this.workers) running?.child.kill('SIGKILL');
-    this.exporter?.child.kill('SIGKILL');
+    await this.box.killAll();
     await this.server.stop();
     this.connection.disconnect();
-    await Promise.all([...this.workers.map(({ running }) => running?.ended), this.exporter?.ended]);
     this.box.remove();
   }
 

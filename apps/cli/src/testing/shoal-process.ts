@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { programOf } from '@shoal/core/testing';
 import { cacheFolder } from '@shoal/core';
 
@@ -109,9 +110,27 @@ export class Sandbox {
     });
   }
 
+  /** SIGKILL to all of them, again for those that one of them started meanwhile, until none is left. */
+  async killAll(): Promise<void> {
+    for (let left = this.kill(); left > 0; left = this.kill()) await sleep(50);
+  }
+
   remove(): void {
-    for (const { pid } of this.processes()) process.kill(pid, 'SIGKILL');
+    this.kill();
     rmSync(this.root, { recursive: true, force: true });
+  }
+
+  /** How many there were. */
+  private kill(): number {
+    const found = this.processes();
+    for (const { pid } of found) {
+      try {
+        process.kill(pid, 'SIGKILL');
+      } catch {
+        // it ended by itself
+      }
+    }
+    return found.length;
   }
 }
 
