@@ -63,6 +63,12 @@ export const DRILL_PLANS: readonly DrillPlan[] = [
   },
   { number: 16, title: 'workers are restarted one after the other', alerts: [] },
   { number: 17, title: 'producers write jobs of a version that no worker knows', alerts: ['ShoalJobsParked'] },
+  {
+    number: 18,
+    title: 'the queue server is away while users ask over HTTP',
+    alerts: ['ShoalHttpErrorsFast', 'ShoalHttpErrorsSlow', 'ShoalQueueServerDown'],
+    cure: 'ShoalQueueServerDown',
+  },
 ];
 
 /** Alerts that no drill raises, and why; promtool tests replay their series. */
@@ -81,8 +87,6 @@ export const WITHOUT_DRILL: Readonly<Record<string, string>> = {
   ShoalMemoryMisjudged: 'needs a device with other memory than was measured',
   ShoalDeviceIdle: 'needs a queue server that is the narrowest part',
   ShoalMixedVersions: 'needs a second version built',
-  ShoalHttpErrorsFast: 'follows from the causes of 6 to 10 when they last',
-  ShoalHttpErrorsSlow: 'follows from the causes of 6 to 10 when they last',
   ShoalValkeyPersistenceFailed: 'needs redis_exporter',
   ShoalValkeyReplicaBehind: 'needs redis_exporter',
   ShoalValkeyForkSlow: 'needs redis_exporter',

@@ -16,6 +16,8 @@ export interface DrillResult {
   readonly goneAfterS: number;
   /** What `shoal fleet status` said meanwhile, the line that matters. */
   readonly status?: string;
+  /** What a user of HTTP met who asked once a second, in words. */
+  readonly users?: string;
 }
 
 export type DrillResults = Readonly<Record<string, DrillResult>>;
@@ -33,8 +35,9 @@ export function drillsPage(results: DrillResults = readDrillResults()): string {
 Incidents made on purpose: a real Valkey, workers on simulated devices, the exporter, and a real Prometheus with the rules of
 \`infra/prometheus\`, in which every duration is divided by one number (30 where the real
 rule waits for a quarter of an hour, less where it waits for seconds). A drill makes its fault, waits until exactly the alerts that it expects fire and
-no other, looks at \`shoal fleet status\`, executes the commands of the [runbook](runbooks/README.md), and waits until nothing fires. Where no
-alert is expected, it waits for longer than the longest would take. The real durations are what the tests of \`infra/prometheus/tests\` use.
+no other, looks at \`shoal fleet status\` and at what the dashboard says of it, executes the commands of the [runbook](runbooks/README.md), and waits until nothing fires. Where no
+alert is expected, it waits for longer than the longest would take. In some a user asks HTTP for a vector once a second, and
+exactly the statuses that the drill expects come, each 429 and 503 with \`Retry-After\`. The real durations are what the tests of \`infra/prometheus/tests\` use.
 
 \`\`\`
 node --conditions=@shoal/source tools/drills/main.ts              # all: half an hour; needs prometheus on PATH (Debian's package)
@@ -66,9 +69,14 @@ function row({ number, title, alerts, cure }: DrillPlan, result: DrillResult | u
 
 function told(result: DrillResult | undefined): string {
   if (result === undefined) return 'not yet';
-  const { date, raisedAfterS, goneAfterS, status } = result;
+  const { date, raisedAfterS, goneAfterS, status, users } = result;
   const raised = raisedAfterS === undefined ? 'silent' : `raised after ${raisedAfterS} s, gone after ${goneAfterS} s`;
-  return `${date}: ${raised}${status === undefined ? '' : `; \`${status}\``}`;
+  const parts = [
+    raised,
+    ...(status === undefined ? [] : [`\`${status}\``]),
+    ...(users === undefined ? [] : [`users: ${users}`]),
+  ];
+  return `${date}: ${parts.join('; ')}`;
 }
 
 function linkOf(alert: string): string {

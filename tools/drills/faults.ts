@@ -19,6 +19,10 @@ export interface Fault {
   check?(stage: Stage): Promise<void>;
   /** What `shoal fleet status` must say while the alerts fire. */
   readonly status?: RegExp;
+  /** What the dashboard's page must say, in what needs somebody. */
+  readonly page?: RegExp;
+  /** Statuses with which HTTP answers a user who asks once a second, exactly these. Left out: nobody asks. */
+  readonly users?: readonly number[];
 }
 
 /** A character that no other text of a drill has. */
@@ -66,6 +70,7 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
   },
   5: {
     shorten: 2,
+    users: [200],
     begin: (stage) => stage.server.restart(),
     check: answers,
   },
@@ -74,6 +79,7 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
   8: {
     shorten: 30,
     status: /drained/,
+    page: /all workers of embed-tiny-random are drained, 20 jobs wait/,
     async begin(stage) {
       await stage.shell('shoal fleet drain all');
       for (const { port } of stage.workers)
@@ -85,6 +91,7 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
   9: {
     shorten: 30,
     status: /paused/,
+    page: /embed-tiny-random is paused, 20 jobs wait/,
     async begin(stage) {
       await stage.shell('shoal queue pause');
       await stage.addJobs(20);
@@ -95,6 +102,7 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     shorten: 10,
     stage: { workers: 0 },
     status: /no worker/,
+    page: /no worker serves embed-tiny-random, 3 jobs wait/,
     begin: async (stage) => void (await stage.addJobs(3)),
     check: answers,
   },
@@ -195,6 +203,7 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
       for (const job of await stage.queue.getDelayed()) await job.remove();
     },
   },
+  18: { shorten: 30, users: [200, 503], begin: (stage) => stage.server.kill9(), check: answers },
 };
 
 /** Jobs go through, and none has failed. */

@@ -1,5 +1,5 @@
-// What a drill runs on: a queue server, workers on simulated devices, the exporter, and commands that a shell finds under
-// the names that runbooks use. `systemctl` starts and stops what belongs to this stage; `redis-cli` asks its server.
+// What a drill runs on: a queue server, workers on simulated devices, the exporter, HTTP where users ask, and commands
+// that a shell finds under the names that runbooks use. `systemctl` starts and stops what belongs to this stage; `redis-cli` asks its server.
 
 import { execFile } from 'node:child_process';
 import { chmodSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
@@ -22,6 +22,8 @@ export interface StageOptions {
   readonly workers: number;
   /** Their simulated device. */
   readonly device?: string;
+  /** Whether HTTP runs. */
+  readonly http?: boolean;
 }
 
 /** One worker under a name that it keeps over all its lives. */
@@ -33,32 +35,44 @@ export interface StageWorker {
 }
 
 const MOST_MEMORY = '128mb';
+/** Longer than a restart of the queue server takes, and shorter than a drill waits for an alert. */
+const REQUEST_TIMEOUT_MS = '10000';
 
 export class Stage {
   readonly box = new Sandbox();
   readonly workers: StageWorker[] = [];
   readonly server: TestServer;
   readonly exporterPort: number;
+  /** Undefined: HTTP does not run. */
+  readonly httpPort: number | undefined;
   readonly queue: Queue;
   private readonly device: string;
   private readonly connection: Redis;
+  private exporter: Running | undefined;
+  private http: Running | undefined;
   private control: Server | undefined;
   private controlPort = 0;
 
-  private constructor(server: TestServer, exporterPort: number, device: string) {
+  private constructor(
+    server: TestServer,
+    { device, exporterPort, httpPort }: Pick<Stage, 'exporterPort' | 'httpPort'> & { readonly device: string },
+  ) {
     this.device = device;
     this.server = server;
     this.exporterPort = exporterPort;
+    this.httpPort = httpPort;
     this.connection = new Redis(server.url, { maxRetriesPerRequest: null });
     this.connection.on('error', () => undefined); // drills take the server away
     this.queue = new Queue(QUEUE, { connection: this.connection, prefix: PREFIX });
     this.queue.on('error', () => undefined);
   }
 
-  /** Resolves when all workers are ready. */
-  static async open({ workers, device = 'sim:8000+15' }: StageOptions): Promise<Stage> {
+  /** Resolves when all workers and HTTP are ready. */
+  static async open(options: StageOptions): Promise<Stage> {
+    const { workers, device = 'sim:8000+15', http = false } = options;
     const server = await startTestServer({ topology: 'single', args: ['--maxmemory', MOST_MEMORY] });
-    const stage = new Stage(server, await freePort(), device);
+    const exporterPort = await freePort();
+    const stage = new Stage(server, { device, exporterPort, httpPort: http ? await freePort() : undefined });
     try {
       await stage.fill(workers);
     } catch (error) {
@@ -72,10 +86,22 @@ export class Stage {
     this.box.shareModels();
     await this.openControl();
     for (let index = 0; index < workers; index++) await this.addWorker();
-    this.box.start(['exporter', '--exporter-port', String(this.exporterPort)], {
+    this.startExporter();
+    await Promise.all([...this.workers.map((worker) => this.start(worker)), this.startHttp()]);
+  }
+
+  private startExporter(): void {
+    this.exporter = this.box.start(['exporter', '--exporter-port', String(this.exporterPort)], {
       environment: this.environment(),
     });
-    await Promise.all(this.workers.map((worker) => this.start(worker)));
+  }
+
+  private async startHttp(): Promise<void> {
+    if (this.httpPort === undefined) return;
+    this.http = this.box.start(['serve', '--http-port', String(this.httpPort)], {
+      environment: { ...this.environment(), SHOAL_LOG_LEVEL: 'warn', SHOAL_REQUEST_TIMEOUT_MS: REQUEST_TIMEOUT_MS },
+    });
+    await until('HTTP is ready', () => isOk(`${this.urls().HTTP_URL}/readyz`));
   }
 
   private async addWorker(): Promise<StageWorker> {
@@ -154,7 +180,7 @@ export class Stage {
 
   /** A line of a runbook in a shell that has its variables; what it said. Throws when it fails. */
   async shell(line: string, variables: Readonly<Record<string, string>> = {}): Promise<string> {
-    const { stdout, stderr } = await promisify(execFile)('sh', ['-euc', line], {
+    const { stdout, stderr } = await promisify(execFile)('sh', ['-euc', `exec </dev/null; ${line}`], {
       cwd: this.box.files,
       env: {
         ...this.box.environment(),
@@ -162,6 +188,7 @@ export class Stage {
         PATH: `${this.bin}:${process.env['PATH'] ?? ''}`,
         QUEUE,
         UNIT: 'shoal-worker@0',
+        ...this.urls(),
         MORE_MEMORY: '600mb',
         ...variables,
       },
@@ -181,6 +208,14 @@ export class Stage {
 
   private get bin(): string {
     return join(this.box.root, 'bin');
+  }
+
+  private urls(): { readonly HTTP_URL: string; readonly EXPORTER_URL: string; readonly WORKER_URL: string } {
+    return {
+      HTTP_URL: urlAt(this.httpPort),
+      EXPORTER_URL: urlAt(this.exporterPort),
+      WORKER_URL: urlAt(this.workers[0]?.port),
+    };
   }
 
   private environment(): Record<string, string> {
@@ -226,13 +261,30 @@ export class Stage {
     }
     const [verb = '', unit = ''] = words;
     if (unit === 'shoal-valkey') await this.server.restart();
-    else {
+    else if (unit === 'shoal-exporter') {
+      await stopped(this.exporter);
+      this.startExporter();
+    } else if (unit === 'shoal-http') {
+      await stopped(this.http);
+      await this.startHttp();
+    } else {
+      if (!unit.startsWith('shoal-worker@')) throw new Error(`there is no unit ${unit} in a drill`);
       const worker = this.workers.find((known) => known.unit === unit) ?? (await this.addWorker());
       if (verb === 'restart') await this.kill(worker, 'SIGTERM');
       await this.start(worker);
     }
     return `${verb} ${unit}`;
   }
+}
+
+/** Where nothing listens, nobody answers. */
+function urlAt(port = 1): string {
+  return `http://127.0.0.1:${port}`;
+}
+
+async function stopped(running: Running | undefined): Promise<void> {
+  running?.child.kill('SIGTERM');
+  await running?.ended;
 }
 
 /** Whether an address answers with 2xx. */
