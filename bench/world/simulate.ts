@@ -11,13 +11,15 @@
 //     --keep CAUSE     with --seed or --plan: the smallest plan that fails becomes a test (kept-plans.jsonl)
 //     --plant NAME     with a planted mistake; the run is well when it is found. "all": each of them in turn
 //     --processes N    side by side; left out: as many as there are cores
+//     --failures N     begin nothing more once so many seeds failed; left out: 1
+//     --report FILE    adds the report to a file of JSON lines, with what is left of the first failures of each rule.
+//                      Without --from it goes on behind the newest report of the file, and says what all of them make
 //     --record         writes a row of bench/results/simulation.jsonl
 //     --json           the report as JSON
 //
 // Exit 0: nothing found, or every planted mistake was; 1: something was found, or a planted mistake was not; 2: usage.
 
-import { execFileSync } from 'node:child_process';
-import { appendFileSync, readFileSync } from 'node:fs';
+import { appendFileSync, existsSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import {
@@ -32,7 +34,9 @@ import {
   type SeedsReport,
 } from '@shoal/world';
 import { readArguments, refuse } from '../rig/arguments.ts';
-import { record } from '../rig/record.ts';
+import { commitOf, record } from '../rig/record.ts';
+
+const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 const args = readArguments(import.meta.url, {
   seeds: { type: 'string' },
@@ -44,6 +48,8 @@ const args = readArguments(import.meta.url, {
   keep: { type: 'string' },
   plant: { type: 'string' },
   processes: { type: 'string' },
+  failures: { type: 'string' },
+  report: { type: 'string' },
   record: { type: 'boolean', default: false },
   json: { type: 'boolean', default: false },
 });
@@ -54,6 +60,9 @@ const DEFAULT_SEEDS = 1_000;
 /** Above the seeds of the gate. */
 const FIRST_NEW_SEED = 1_000_000;
 
+const TOLD_EVERY_MS = 15_000;
+let toldMs = 0;
+
 const processes = numberOf('processes', 1) ?? availableParallelism();
 
 await main();
@@ -63,7 +72,9 @@ async function main(): Promise<void> {
   if (args.plan !== undefined) return runOne(readPlan(args.plan));
   if (args.seed !== undefined) return runOne(planOf(args.seed));
   if (args.plant !== undefined) return findPlanted(args.plant);
-  const report = await run(numberOf('from', 0) ?? newSeed());
+  const earlier = args.report === undefined ? [] : readReports(args.report);
+  const report = await run(numberOf('from', 0) ?? nextSeed(earlier) ?? newSeed());
+  if (args.report !== undefined) return keepReport(args.report, earlier, report);
   row('seeds of the present tree', report, { found: report.failed.length }, { figure: 'found', at_most: 0 });
   if (args.json) console.log(JSON.stringify({ ...figuresOf(report), failed: report.failed }));
   for (const failed of report.failed.slice(0, 1)) await tell(planOf(failed.seed), failed);
@@ -86,9 +97,10 @@ async function run(from: number, plant?: string): Promise<SeedsReport> {
   const seeds = numberOf('seeds', 1) ?? (plant === undefined ? defaultSeeds(minutes) : SCHEDULES_FOR_PLANTED);
   if (!args.json) console.log(`seeds from ${from}, ${processes} processes${plant === undefined ? '' : `, ${plant}`}`);
   const mostMs = minutes === undefined ? Infinity : minutes * 60_000;
-  const report = await runSeeds({ from, seeds, mostMs, processes, plant, onProgress: showProgress });
+  const mostFailures = numberOf('failures', 1);
+  const report = await runSeeds({ from, seeds, mostMs, processes, plant, mostFailures, onProgress: showProgress });
   if (process.stderr.isTTY) process.stderr.write('\r\u001B[K');
-  if (!args.json) console.log(sentence(report));
+  if (!args.json) console.log(`${sentence(report)}, digest ${report.digest}`);
   return report;
 }
 
@@ -96,8 +108,13 @@ function defaultSeeds(minutes: number | undefined): number {
   return minutes === undefined ? DEFAULT_SEEDS : Infinity;
 }
 
+/** In place on a terminal; elsewhere a line now and then. */
 function showProgress(soFar: SeedsReport): void {
   if (process.stderr.isTTY) process.stderr.write(`\r${sentence(soFar)}\u001B[K`);
+  else if (soFar.tookMs - toldMs >= TOLD_EVERY_MS) {
+    toldMs = soFar.tookMs;
+    process.stderr.write(`${sentence(soFar)}\n`);
+  }
 }
 
 function sentence(report: SeedsReport): string {
@@ -115,6 +132,7 @@ function figuresOf({ runs, steps, virtualMs, tookMs }: SeedsReport) {
     steps,
     schedules_per_s: perSecond(runs),
     steps_per_s: Math.round(perSecond(steps)),
+    schedules_per_s_per_process: Math.round((runs / tookMs / processes) * 10_000) / 10,
     simulated_hours_per_hour: Math.round(virtualMs / tookMs),
     processes,
   };
@@ -132,6 +150,48 @@ function row(
 /** One that nobody has tried: what was not found yesterday is looked for elsewhere. */
 function newSeed(): number {
   return FIRST_NEW_SEED + (Date.now() % 1_000_000_000);
+}
+
+// ---- reports that add up ----------------------------------------------------------------------------------------
+
+/** A line of a file of reports: one call of this program. */
+interface KeptReport extends SeedsReport {
+  readonly commit: string;
+  readonly date: string;
+  readonly processes: number;
+  /** The first failure of each rule, and what is left of it. */
+  readonly shrunk: readonly { readonly rule: string; readonly report: RunReport; readonly plan: Plan }[];
+}
+
+function readReports(path: string): KeptReport[] {
+  if (!existsSync(path)) return [];
+  const lines = readFileSync(path, 'utf8').split('\n');
+  return lines.filter((line) => line !== '').map((line) => JSON.parse(line) as KeptReport);
+}
+
+function nextSeed(earlier: readonly KeptReport[]): number | undefined {
+  return earlier.length === 0 ? undefined : Math.max(...earlier.map(({ from, runs }) => from + runs));
+}
+
+async function keepReport(path: string, earlier: readonly KeptReport[], report: SeedsReport): Promise<void> {
+  const firsts = new Map(report.failed.toReversed().map((failed) => [failed.violations[0]!.split(':')[0]!, failed]));
+  const shrunk: KeptReport['shrunk'][number][] = [];
+  for (const [rule, failed] of firsts) {
+    if (rule === 'process-ended') continue;
+    const { plan, report: left } = await shrinkPlan(planOf(failed.seed));
+    shrunk.push({ rule, report: left, plan });
+    if (!args.json) console.log([`seed ${failed.seed}:`, ...left.violations, JSON.stringify(plan), ''].join('\n'));
+  }
+  const kept: KeptReport = { ...report, commit: commit(), date: new Date().toISOString(), processes, shrunk };
+  appendFileSync(path, `${JSON.stringify(kept)}\n`);
+  const all = [...earlier, kept];
+  const sum = (of: (one: KeptReport) => number): number => all.reduce((total, one) => total + of(one), 0);
+  const [runs, steps, failures] = [sum((one) => one.runs), sum((one) => one.steps), sum((one) => one.failed.length)];
+  const total = `${path}: ${runs} schedules and ${steps} steps by ${all.length} calls, ${failures} failed`;
+  if (args.json) console.log(JSON.stringify({ ...figuresOf(report), digest: report.digest, failed: report.failed }));
+  else console.log(total);
+  row('seeds of the present tree', report, { found: report.failed.length }, { figure: 'found', at_most: 0 });
+  if (report.failed.length > 0) process.exitCode = 1;
 }
 
 // ---- planted mistakes -------------------------------------------------------------------------------------------
@@ -185,9 +245,9 @@ async function tell(plan: Plan, report: RunReport): Promise<void> {
   console.log(`kept in ${KEPT_PLANS}`);
 }
 
+/** Of this tree; a copy without its repository does not say. */
 function commit(): string {
-  const root = fileURLToPath(new URL('../../', import.meta.url));
-  return execFileSync('git', ['-C', root, 'describe', '--always', '--dirty'], { encoding: 'utf8' }).trim();
+  return commitOf(ROOT) ?? 'unknown';
 }
 
 function readPlan(path: string): Plan {
@@ -196,7 +256,7 @@ function readPlan(path: string): Plan {
   return 'plan' in found ? found.plan : found;
 }
 
-function numberOf(name: 'seeds' | 'minutes' | 'from' | 'processes', least: number): number | undefined {
+function numberOf(name: 'seeds' | 'minutes' | 'from' | 'processes' | 'failures', least: number): number | undefined {
   const text = args[name];
   if (text === undefined) return undefined;
   const value = Number(text);

@@ -79,6 +79,12 @@ export interface Plan {
   readonly latencyMs: number;
   /** Mean time of a run at the device: short ones end between two faults, long ones outlive leases. */
   readonly deviceMs: number;
+  /** The server has been up for long: it has the product's scripts. */
+  readonly knowsScripts?: boolean | undefined;
+  /** Connections begin without questions; see clients.ts. */
+  readonly shortHandshakes?: boolean | undefined;
+  /** After everything ended it goes on for so long, for what comes late. Default 2,000. */
+  readonly restMs?: number | undefined;
   /** Rows of a queue that wait or run; few, so that admission has something to refuse. */
   readonly maxQueuedRows: number;
 }
@@ -93,40 +99,69 @@ const POINTS = [
   'before-acknowledge',
   'after-acknowledge',
 ] as const;
-const FAULTS_UNTIL_MS = 6_000;
+
+/** How much happens: most worlds are small, because a thousand small ones meet more than ten large ones. */
+interface Size {
+  readonly workers: number;
+  readonly producers: number;
+  readonly jobs: number;
+  readonly faults: number;
+  /** Mean time until a job is added, and the last time of a fault, ms. */
+  readonly jobsMs: number;
+  readonly faultsUntilMs: number;
+}
+
+const SMALL: Size = { workers: 1, producers: 1, jobs: 3, faults: 2, jobsMs: 60, faultsUntilMs: 1_000 };
+const MIDDLE: Size = { workers: 2, producers: 2, jobs: 4, faults: 3, jobsMs: 200, faultsUntilMs: 2_000 };
+const LARGE: Size = { workers: 2, producers: 2, jobs: 8, faults: 4, jobsMs: 800, faultsUntilMs: 6_000 };
 
 export function planOf(seed: string): Plan {
   const random = new Random(`${seed}/plan`);
-  const workers = Array.from({ length: random.whole(1, 3) }, () => processOf(random));
-  const producers = Array.from({ length: random.whole(1, 3) }, () => ({
+  const share = random.next();
+  const size = share < 0.75 ? SMALL : share < 0.95 ? MIDDLE : LARGE;
+  const workers = Array.from({ length: random.whole(1, size.workers + 1) }, () => processOf(random));
+  const producers = Array.from({ length: random.whole(1, size.producers + 1) }, () => ({
     ...processOf(random),
     kind: random.chance(0.3) ? ('client' as const) : ('queue' as const),
   }));
-  const jobs = Array.from({ length: random.whole(2, 9) }, (_, at) => jobOf(random, at, producers.length));
-  const faults = Array.from({ length: random.whole(0, 5) }, () => faultOf(random, workers.length, producers.length));
+  const jobs = Array.from({ length: random.whole(1, size.jobs + 1) }, (_, at) =>
+    jobOf(random, at, producers.length, size),
+  );
+  const faults = Array.from({ length: random.whole(0, size.faults + 1) }, () =>
+    faultOf(random, workers.length, producers.length, size),
+  );
+  const isLarge = size === LARGE;
   return {
     seed,
     workers,
     producers,
     jobs,
-    faults: faults.filter((fault) => fault !== undefined),
+    faults,
     leaseMs: random.pick([1_500, 3_000, 6_000]),
     latencyMs: random.pick([0.1, 0.3, 2, 20]),
-    deviceMs: random.pick([5, 20, 300, 1_500]),
+    deviceMs: random.pick(isLarge ? [5, 20, 300, 1_500] : [5, 20, 300]),
+    knowsScripts: random.chance(isLarge ? 0.5 : 0.9),
+    // who asks nothing does not hear that a server is loading
+    shortHandshakes: random.chance(isLarge ? 0.5 : 0.9) && !faults.some(isLoading),
+    restMs: random.chance(isLarge ? 1 : 0.1) ? 2_000 : 200,
     maxQueuedRows: random.chance(0.2) ? random.whole(12, 30) : 4_000_000,
   };
+}
+
+function isLoading(fault: PlannedFault): boolean {
+  return fault.kind === 'refuse' && fault.refusal === 'loading';
 }
 
 function processOf(random: Random): PlannedProcess {
   return { wallOffsetMs: random.chance(0.3) ? random.whole(-60_000, 60_000) : random.whole(-20, 20) };
 }
 
-function jobOf(random: Random, at: number, producers: number): PlannedJob {
+function jobOf(random: Random, at: number, producers: number, { jobsMs }: Size): PlannedJob {
   const rows = random.chance(0.7) ? random.whole(1, 4) : random.whole(4, 9);
   return {
     id: `job-${at}`,
     producer: random.whole(0, producers),
-    atMs: Math.round(random.longTailed(800)),
+    atMs: Math.round(random.longTailed(jobsMs)),
     words: Array.from({ length: rows }, () => random.whole(1, 12)),
     class: random.chance(0.3) ? 'interactive' : 'bulk',
     form: random.chance(0.5) ? 'inline' : 'tokens',
@@ -138,8 +173,8 @@ function jobOf(random: Random, at: number, producers: number): PlannedJob {
   };
 }
 
-function faultOf(random: Random, workers: number, producers: number): PlannedFault {
-  const atMs = Math.round(random.between(0, FAULTS_UNTIL_MS));
+function faultOf(random: Random, workers: number, producers: number, { faultsUntilMs }: Size): PlannedFault {
+  const atMs = Math.round(random.between(0, faultsUntilMs));
   const target = random.pick<Target>([
     `worker ${random.whole(0, workers)}`,
     `executor ${random.whole(0, workers)}`,

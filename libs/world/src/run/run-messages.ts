@@ -20,6 +20,8 @@ export type FromRunProcess =
       readonly runs: number;
       readonly steps: number;
       readonly virtualMs: number;
+      /** Of all traces, 16 hex digits; see digest.ts. */
+      readonly digest: string;
       readonly failed: readonly RunReport[];
     }
   /** `lines`: the trace, where it was asked for. */

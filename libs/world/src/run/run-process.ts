@@ -4,6 +4,7 @@
 
 import { patchNetwork } from '../time/network.ts';
 import { patchTimeAndChance, real } from '../time/patch.ts';
+import { NO_RUNS, digestOfRun, joinedDigests } from './digest.ts';
 import { plant } from './planted.ts';
 import { PLANT_VARIABLE, type FromRunProcess, type ToRunProcess } from './run-messages.ts';
 
@@ -44,6 +45,7 @@ function runAll(seeds: readonly string[]): void {
     runs: reports.length,
     steps: reports.reduce((sum, { steps }) => sum + steps, 0),
     virtualMs: reports.reduce((sum, { virtualMs }) => sum + virtualMs, 0),
+    digest: reports.map(digestOfRun).reduce(joinedDigests, NO_RUNS),
     failed: reports.filter(({ violations }) => violations.length > 0),
   });
 }

@@ -2,9 +2,14 @@
 // and is woken when it asked to be.
 
 import { ModelServer } from '../server/model-server.ts';
+import { ownScripts } from '../server/own-scripts.ts';
+import { scriptOf } from '../server/scripts.ts';
 import { Network } from '../time/network.ts';
 import type { Process, World, WorldEvent } from '../time/world.ts';
 import type { Plan } from './plan.ts';
+
+/** The product's, compiled once for all servers of this process. */
+const OWN = (await ownScripts()).map(({ lua }) => scriptOf(Buffer.from(lua).toString('latin1')));
 
 export class ServerHost {
   readonly process: Process;
@@ -14,7 +19,10 @@ export class ServerHost {
   private wake: WorldEvent | undefined;
   private wakeAt = Infinity;
 
-  constructor(world: World, { latencyMs, faults }: Pick<Plan, 'latencyMs' | 'faults'>) {
+  constructor(
+    world: World,
+    { latencyMs, faults, knowsScripts = false }: Pick<Plan, 'latencyMs' | 'faults' | 'knowsScripts'>,
+  ) {
     this.world = world;
     this.process = world.newProcess('server');
     const { random } = this.process;
@@ -25,6 +33,7 @@ export class ServerHost {
       random: () => random.next(),
       keptMs: forgetsMs,
     });
+    if (knowsScripts) for (const script of OWN) this.model.scripts.set(script.sha, script);
     this.network = new Network(world, this.process, (send) => this.model.connect(send), { latencyMs });
     this.network.onReceived = () => this.wakeLater();
   }

@@ -8,6 +8,7 @@ import type { ModelServer } from '../server/model-server.ts';
 import { listenOn } from '../time/network.ts';
 import { World, enter, type RunEnd } from '../time/world.ts';
 import { unevenRoom } from './audit.ts';
+import { handshake, shareScripts } from './clients.ts';
 import { planFaults, plannedPoints } from './faults.ts';
 import type { Plan, PlannedFault } from './plan.ts';
 import { keepProducer } from './producer.ts';
@@ -32,7 +33,10 @@ const BOUND_MS = 120_000;
 const REST_MS = 2_000;
 const MOST_STEPS = 300_000;
 
+shareScripts();
+
 export function simulate(plan: Plan, onLine?: (line: string) => void): RunReport {
+  handshake(plan.shortHandshakes ?? false);
   const world = new World({ seed: plan.seed, onLine });
   enter(world);
   try {
@@ -84,7 +88,7 @@ function runToRest(site: Site): RunEnd {
   const isOver = (): boolean => {
     if (world.crashes.length > 0) return true; // found already
     if (ended.size < plan.jobs.length || world.nowMs < faultsUntilMs) return false;
-    restMs ??= world.nowMs + REST_MS;
+    restMs ??= world.nowMs + (plan.restMs ?? REST_MS);
     return world.nowMs >= restMs;
   };
   const lastJobMs = Math.max(0, ...plan.jobs.map(({ atMs }) => atMs));

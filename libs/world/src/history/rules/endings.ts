@@ -55,7 +55,7 @@ export const NEVER_ENDED: Rule = {
   name: 'never-ended',
   promise:
     'An add that was acknowledged ends, and after the last fault within a bound: completed, failed or cancelled. What a ' +
-    'server forgot is added again by its producer.',
+    'server forgot is added again by its producer, unless that one has cancelled it.',
   check: (history) => {
     const duty = dutyOf(history);
     if (duty === undefined || duty.ended !== undefined) {
@@ -80,7 +80,9 @@ function dutyOf(history: IdHistory): { add: Call; dueMs: number; ended: Call | u
   const add = history.ok('add', 'added', 'known').at(-1);
   if (add === undefined) return undefined;
   const { addsAgain, settleMs } = history.around.options;
-  if (!addsAgain && history.around.forgets.some(({ from, to }) => add.to >= from && add.from <= to)) return undefined;
+  const isWanted = history.possible('cancel').length === 0; // who cancelled it does not bring it again
+  if (!(addsAgain && isWanted) && history.around.forgets.some(({ from, to }) => add.to >= from && add.from <= to))
+    return undefined;
   const ended = endingsOf(history)
     .filter(({ to }) => to >= add.from)
     .toSorted((a, b) => a.end - b.end)[0];

@@ -3,7 +3,8 @@
 import { readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { fileURLToPath } from 'node:url';
+import { ownScripts } from '../own-scripts.ts';
 
 const QUEUE = fileURLToPath(new URL('../../../../queue/', import.meta.url));
 
@@ -25,33 +26,19 @@ export const TIME_KEY = '!time';
 const TIME = /\b(redis\.p?call|rcall)\(\s*['"]TIME['"]\s*\)/g;
 
 export async function allScripts(): Promise<ReadonlyMap<string, NamedScript>> {
-  const found = [...(await ownScripts()), ...bullScripts()].map(([name, lua]): [string, NamedScript] => [
-    name,
-    {
+  const found = [...(await ownScripts()).map(({ name, lua }) => [name, lua] as const), ...bullScripts()].map(
+    ([name, lua]): [string, NamedScript] => [
       name,
-      text: Buffer.from(lua).toString('latin1').replaceAll(TIME, `$1('LRANGE', '${TIME_KEY}', 0, -1)`),
-      tellsTimes: /PTTL|PEXPIRETIME/.test(lua),
-      isUnordered: /SMEMBERS|SCAN|HGETALL|HKEYS|HVALS|ZRANDMEMBER/i.test(lua),
-      usesPairs: /\bpairs\(/.test(lua),
-    },
-  ]);
+      {
+        name,
+        text: Buffer.from(lua).toString('latin1').replaceAll(TIME, `$1('LRANGE', '${TIME_KEY}', 0, -1)`),
+        tellsTimes: /PTTL|PEXPIRETIME/.test(lua),
+        isUnordered: /SMEMBERS|SCAN|HGETALL|HKEYS|HVALS|ZRANDMEMBER/i.test(lua),
+        usesPairs: /\bpairs\(/.test(lua),
+      },
+    ],
+  );
   return new Map(found);
-}
-
-async function ownScripts(): Promise<[name: string, lua: string][]> {
-  const rooms = readdirSync(join(QUEUE, 'src'), { withFileTypes: true }).filter((entry) => entry.isDirectory());
-  const found: [string, string][] = [];
-  for (const { name } of rooms) {
-    const path = join(QUEUE, 'src', name, 'lua');
-    const files = name === 'testing' ? [] : filesOf(path);
-    if (!files.includes('scripts.generated.ts')) continue;
-    const module = (await import(pathToFileURL(join(path, 'scripts.generated.ts')).href)) as Record<
-      string,
-      { readonly name: string; readonly lua: string }
-    >;
-    for (const script of Object.values(module)) found.push([script.name, script.lua]);
-  }
-  return found;
 }
 
 function filesOf(path: string): string[] {
