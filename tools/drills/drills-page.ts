@@ -35,8 +35,8 @@ export function drillsPage(results: DrillResults = readDrillResults()): string {
 Incidents made on purpose: a real Valkey, workers on simulated devices, the exporter, and a real Prometheus with the rules of
 \`infra/prometheus\`, in which every duration is divided by one number (30 where the real
 rule waits for a quarter of an hour, less where it waits for seconds). A drill makes its fault, waits until exactly the alerts that it expects fire and
-no other, looks at \`shoal fleet status\` and at what the dashboard says of it, executes the commands of the [runbook](runbooks/README.md), and waits until nothing fires. Where no
-alert is expected, it waits for longer than the longest would take. In some a user asks HTTP for a vector once a second, and
+no other, looks at \`shoal fleet status\`, executes the commands of the [runbook](runbooks/README.md), and waits until nothing fires. Where no
+alert is expected, it waits for longer than the longest would take. Drills 8 to 10 look at what the dashboard's fleet page says, too. In some a user asks HTTP for a vector once a second, and
 exactly the statuses that the drill expects come, each 429 and 503 with \`Retry-After\`. The real durations are what the tests of \`infra/prometheus/tests\` use.
 
 \`\`\`

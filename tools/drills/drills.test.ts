@@ -9,9 +9,9 @@ import { runDrill } from './run-drill.ts';
 import { whatUsersFelt, type Answer } from './users.ts';
 
 const isNight = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
-const { path: prometheus, missing: why } = findWatchProgram('prometheus');
+const { path: prometheus, missing } = findWatchProgram('prometheus');
 if (!isNight) console.log('drills run at night: SHOAL_TEST_NIGHTLY=1, or tools/drills/main.ts --only 7');
-else if (why !== undefined) console.log(`no drill runs: ${why}`);
+else if (missing !== undefined) console.log(`no drill runs: ${missing}`);
 const hasClock = process.env['SHOAL_TEST_FAKETIME'] !== undefined;
 if (isNight && !hasClock)
   console.log('drill 14 does not run: SHOAL_TEST_FAKETIME names no libfaketime (.ci/run fetches it)');

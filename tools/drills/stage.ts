@@ -1,5 +1,6 @@
 // What a drill runs on: a queue server, workers on simulated devices, the exporter, HTTP where users ask, and commands
-// that a shell finds under the names that runbooks use. `systemctl` starts and stops what belongs to this stage; `redis-cli` asks its server.
+// that a shell finds under the names that runbooks use. `systemctl` starts and stops what belongs to this stage;
+// `redis-cli` asks its server.
 
 import { execFile } from 'node:child_process';
 import { chmodSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';

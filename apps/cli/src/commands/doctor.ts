@@ -202,7 +202,7 @@ async function bundle(
   );
 }
 
-/** The private server, where one runs: asked as any other, because its disk may be full. */
+/** The private server, where one runs: asked what every server is asked, because its disk may be full. */
 async function runningServerFindings(settings: Settings, cacheDir: string, version: string): Promise<SeenServer> {
   try {
     const server = await attachRunningServer({ cacheDir });

@@ -9,7 +9,7 @@ const GONE_AFTER_MS = 1;
 
 /**
  * The server's own words where it refuses a write now (MISCONF, OOM, READONLY, NOPERM …), undefined where it took one.
- * Rejects as any command does when the connection is closed.
+ * Rejects when the connection is closed, like every command.
  */
 export async function writeRefusal(connection: Redis, prefix: string = DEFAULT_PREFIX): Promise<string | undefined> {
   try {
