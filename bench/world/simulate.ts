@@ -74,11 +74,12 @@ async function main(): Promise<void> {
   if (args.plant !== undefined) return findPlanted(args.plant);
   const earlier = args.report === undefined ? [] : readReports(args.report);
   const report = await run(numberOf('from', 0) ?? nextSeed(earlier) ?? newSeed());
-  if (args.report !== undefined) return keepReport(args.report, earlier, report);
   row('seeds of the present tree', report, { found: report.failed.length }, { figure: 'found', at_most: 0 });
-  if (args.json) console.log(JSON.stringify({ ...figuresOf(report), failed: report.failed }));
-  for (const failed of report.failed.slice(0, 1)) await tell(planOf(failed.seed), failed);
-  if (report.failed.length > 0) process.exitCode = 1;
+  const { digest, failed } = report;
+  if (args.json) console.log(JSON.stringify({ ...figuresOf(report), digest, failed }));
+  if (args.report !== undefined) await keepReport(args.report, earlier, report);
+  else for (const first of failed.slice(0, 1)) await tell(planOf(first.seed), first);
+  if (failed.length > 0) process.exitCode = 1;
 }
 
 function checkTogether(): void {
@@ -187,11 +188,8 @@ async function keepReport(path: string, earlier: readonly KeptReport[], report: 
   const all = [...earlier, kept];
   const sum = (of: (one: KeptReport) => number): number => all.reduce((total, one) => total + of(one), 0);
   const [runs, steps, failures] = [sum((one) => one.runs), sum((one) => one.steps), sum((one) => one.failed.length)];
-  const total = `${path}: ${runs} schedules and ${steps} steps by ${all.length} calls, ${failures} failed`;
-  if (args.json) console.log(JSON.stringify({ ...figuresOf(report), digest: report.digest, failed: report.failed }));
-  else console.log(total);
-  row('seeds of the present tree', report, { found: report.failed.length }, { figure: 'found', at_most: 0 });
-  if (report.failed.length > 0) process.exitCode = 1;
+  if (!args.json)
+    console.log(`${path}: ${runs} schedules and ${steps} steps by ${all.length} calls, ${failures} failed`);
 }
 
 // ---- planted mistakes -------------------------------------------------------------------------------------------

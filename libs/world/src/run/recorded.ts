@@ -3,7 +3,7 @@
 import { decodeResultHeader } from '@shoal/contract';
 import type { CommitResult, JobSource, PayloadStore, RawClaim, Settlement } from '@shoal/core';
 import type { EndCall, Recorder } from '../history/recorder.ts';
-import { digestOf } from './texts.ts';
+import { digestOf } from './digest.ts';
 
 /** A store whose commits are in the history. */
 export function recordedStore(store: PayloadStore, recorder: Recorder): PayloadStore {

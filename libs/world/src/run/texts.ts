@@ -1,9 +1,9 @@
 // The texts of planned jobs, and what their vectors must be: whoever gets a result can say whose it is.
 
-import { createHash } from 'node:crypto';
 import { encodeTexts, encodeTokens, fingerprintOf, openResult, type EmbedJobData } from '@shoal/contract';
 import { deliveredVector, type FakeTokenizer } from '@shoal/core/testing';
 import type { NewJob } from '@shoal/queue';
+import { digestOf } from './digest.ts';
 import type { PlannedJob } from './plan.ts';
 import { MODEL } from './site.ts';
 
@@ -46,10 +46,6 @@ export function seen(bytes: Buffer): { readonly fingerprint: string; readonly di
   const { header, body } = openResult(bytes);
   const digest = digestOf(body);
   return { fingerprint: header.fingerprint, digest, got: digest };
-}
-
-export function digestOf(bytes: Uint8Array): string {
-  return createHash('sha256').update(bytes).digest('hex').slice(0, 16);
 }
 
 function bytesOf(vector: Float32Array): Buffer {

@@ -1,6 +1,6 @@
 // The Lua scripts of the product, by name: all that tools/build-lua.ts wrote.
 
-import { readdirSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 
@@ -9,28 +9,20 @@ const ROOMS = fileURLToPath(
 );
 const FILE = `scripts.generated${extname(import.meta.url)}`;
 
-export interface OwnScript {
+export interface ServerScript {
   /** "upkeep/sweep-step" */
   readonly name: string;
   readonly lua: string;
 }
 
-export async function ownScripts(): Promise<OwnScript[]> {
-  const found: OwnScript[] = [];
+export async function ownScripts(): Promise<ServerScript[]> {
+  const found: ServerScript[] = [];
   for (const room of readdirSync(ROOMS, { withFileTypes: true })) {
     if (!room.isDirectory() || room.name === 'testing') continue;
-    const folder = join(ROOMS, room.name, 'lua');
-    if (!filesOf(folder).includes(FILE)) continue;
-    const module = (await import(pathToFileURL(join(folder, FILE)).href)) as Record<string, OwnScript>;
+    const path = join(ROOMS, room.name, 'lua', FILE);
+    if (!existsSync(path)) continue;
+    const module = (await import(pathToFileURL(path).href)) as Record<string, ServerScript>;
     found.push(...Object.values(module));
   }
   return found;
-}
-
-function filesOf(folder: string): string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return [];
-  }
 }

@@ -4,7 +4,7 @@ import { readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { ownScripts } from '../own-scripts.ts';
+import { ownScripts, type ServerScript } from '../own-scripts.ts';
 
 const QUEUE = fileURLToPath(new URL('../../../../queue/', import.meta.url));
 
@@ -26,38 +26,28 @@ export const TIME_KEY = '!time';
 const TIME = /\b(redis\.p?call|rcall)\(\s*['"]TIME['"]\s*\)/g;
 
 export async function allScripts(): Promise<ReadonlyMap<string, NamedScript>> {
-  const found = [...(await ownScripts()).map(({ name, lua }) => [name, lua] as const), ...bullScripts()].map(
-    ([name, lua]): [string, NamedScript] => [
+  const found = [...(await ownScripts()), ...bullScripts()].map(({ name, lua }): [string, NamedScript] => [
+    name,
+    {
       name,
-      {
-        name,
-        text: Buffer.from(lua).toString('latin1').replaceAll(TIME, `$1('LRANGE', '${TIME_KEY}', 0, -1)`),
-        tellsTimes: /PTTL|PEXPIRETIME/.test(lua),
-        isUnordered: /SMEMBERS|SCAN|HGETALL|HKEYS|HVALS|ZRANDMEMBER/i.test(lua),
-        usesPairs: /\bpairs\(/.test(lua),
-      },
-    ],
-  );
+      text: Buffer.from(lua).toString('latin1').replaceAll(TIME, `$1('LRANGE', '${TIME_KEY}', 0, -1)`),
+      tellsTimes: /PTTL|PEXPIRETIME/.test(lua),
+      isUnordered: /SMEMBERS|SCAN|HGETALL|HKEYS|HVALS|ZRANDMEMBER/i.test(lua),
+      usesPairs: /\bpairs\(/.test(lua),
+    },
+  ]);
   return new Map(found);
 }
 
-function filesOf(path: string): string[] {
-  try {
-    return readdirSync(path);
-  } catch {
-    return [];
-  }
-}
-
-function bullScripts(): [name: string, lua: string][] {
+function bullScripts(): ServerScript[] {
   const require = createRequire(join(QUEUE, 'package.json'));
   const folder = join(dirname(require.resolve('bullmq')), 'scripts');
-  return filesOf(folder)
+  return readdirSync(folder)
     .filter((file) => file.endsWith('.js') && file !== 'index.js')
     .flatMap((file) => {
       const module = require(join(folder, file)) as Record<string, { name?: string; content?: string }>;
-      return Object.values(module).flatMap(({ name, content }): [string, string][] =>
-        name === undefined || content === undefined ? [] : [[`bullmq.${name}`, content]],
+      return Object.values(module).flatMap(({ name, content }) =>
+        name === undefined || content === undefined ? [] : [{ name: `bullmq.${name}`, lua: content }],
       );
     });
 }
