@@ -7,7 +7,10 @@ import { startApp, type AppUnderTest } from './testing/app-under-test.ts';
 import { requests } from './testing/requests.ts';
 import { Schemas, partOf, type Schema } from './testing/schema.ts';
 
-const RUNS = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 10_000 : 150;
+const isNight = process.env['SHOAL_TEST_NIGHTLY'] === '1';
+const RUNS = isNight ? 10_000 : 150;
+/** The same requests each day: a red gate must be red again. New ones at night, whose seed a failure tells. */
+const SEED = isNight ? {} : { seed: 1 };
 
 let app: AppUnderTest;
 let document: unknown;
@@ -67,7 +70,7 @@ describe('a request', () => {
         seen[isTaken ? 'taken' : 'beyond'] += 1;
         return isTaken || (status === 400 && BEYOND_SCHEMAS.some((known) => known.test(message)));
       };
-      await fc.assert(fc.asyncProperty(requests(schemas, schema as Schema), agrees), { numRuns: RUNS });
+      await fc.assert(fc.asyncProperty(requests(schemas, schema as Schema), agrees), { numRuns: RUNS, ...SEED });
       expect(Math.min(seen.taken, seen.refused)).toBeGreaterThan(RUNS / 20);
     },
     600_000,
