@@ -6,6 +6,7 @@ import { fromMarkdown } from 'mdast-util-from-markdown';
 import { gfmFromMarkdown } from 'mdast-util-gfm';
 import { gfm } from 'micromark-extension-gfm';
 import type { Nodes, RootContent } from 'mdast';
+import { quickBareAddresses } from './bare-addresses.ts';
 
 /**
  * A piece that is parsed at once; memory and time for one are bounded by it. Lines count because the parser moves all
@@ -43,6 +44,7 @@ const INLINE = [
   'wwwAutolink',
 ];
 
+const SYNTAX = quickBareAddresses(gfm());
 /** Links that GitHub makes of bare addresses have the same text with and without it. */
 const TREE = gfmFromMarkdown().map((extension) => ({ ...extension, transforms: [] }));
 
@@ -117,7 +119,7 @@ function isTooLong(text: string, type: RootContent['type']): boolean {
 
 function blocksOf(text: string, from: number, hasAllMarks: boolean): readonly RootContent[] {
   const { children } = fromMarkdown(text, {
-    extensions: [gfm(), ...(hasAllMarks ? [] : [{ disable: { null: INLINE } }])],
+    extensions: [SYNTAX, ...(hasAllMarks ? [] : [{ disable: { null: INLINE } }])],
     mdastExtensions: TREE,
   });
   return from === 0 ? children : children.filter(({ position }) => position!.start.offset! >= from);

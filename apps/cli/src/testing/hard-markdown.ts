@@ -41,6 +41,7 @@ export const HARD_MARKDOWN: Readonly<Record<string, Make>> = {
   'empty items': runOf('-\n'),
   'a list in a quote': runOf('> - a\n'),
   'open brackets': runOf('['),
+  'an open bracket before many words': behind('![a ', 'e\u0301 '),
   'images that never end': runOf('![['),
   'links that never end': runOf('[a]('),
   'brackets in brackets': nested('[', ']'),
