@@ -13,6 +13,7 @@ import { inputReader } from './readers/input.ts';
 import { pairsReader } from './readers/pairs.ts';
 import { npyReader } from './readers/npy.ts';
 import { onnxReader } from './readers/onnx.ts';
+import { pointerReader } from './readers/pointer.ts';
 import { resultReader } from './readers/result.ts';
 import { runFileReader } from './readers/run-file.ts';
 import { safetensorsReader } from './readers/safetensors.ts';
@@ -27,6 +28,7 @@ export const READERS: readonly FuzzedReader[] = [
   inputReader,
   pairsReader,
   resultReader,
+  pointerReader,
   comparandsReader,
   candidatesReader,
   collectionReader,

@@ -171,6 +171,19 @@ class Results(unittest.TestCase):
             open_result(result(0, 2, 3, b"", flags=1))
         self.assertEqual(taken.exception.code, "RESULT_TAKEN")
 
+    def test_a_body_on_a_payload_server_is_never_taken_for_vectors(self) -> None:
+        names = b"10.0.0.5:6379" + b"{shoal}:out:embed-minilm:a:t"
+        behind = struct.pack("<HH", 13, len(names) - 13) + names
+        pointer = result(0, 1, 2, struct.pack("<II", 40, zlib.crc32(behind)) + behind, flags=8)
+        with self.assertRaises(ShoalError) as elsewhere:
+            open_result(pointer)
+        self.assertEqual(elsewhere.exception.code, "PAYLOAD_ELSEWHERE")
+        self.assertIn("10.0.0.5:6379", elsewhere.exception.message)
+        for cut in range(len(pointer)):
+            with self.assertRaises(ShoalError) as cut_off:
+                open_result(pointer[:cut])
+            self.assertEqual(cut_off.exception.code, "RESULT_CORRUPT")
+
     def test_rankings_come_with_their_names_or_are_refused(self) -> None:
         numbers = b"".join(
             struct.pack("<I", len(ids)) + np.array(ids, "<u8").tobytes() + np.array(scores, "<f4").tobytes()

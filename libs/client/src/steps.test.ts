@@ -2,7 +2,7 @@
 // and what a fault of the server does. And which jobs are due then.
 
 import { describe, expect, test } from 'vitest';
-import { RESULT_FLAG, ShoalError, encodeResult } from '@shoal/contract';
+import { RESULT_FLAG, ShoalError, encodePointer, encodeResult } from '@shoal/contract';
 import type { AddResult, JobEnding } from '@shoal/queue';
 import type { JobRequest } from './job-request.ts';
 import { StepLists } from './step-lists.ts';
@@ -186,6 +186,7 @@ const result = (fingerprint = FINGERPRINT): Buffer =>
 describe('a job whose result was read', () => {
   const damaged = result();
   damaged[damaged.length - 1]! ^= 1;
+  const pointer = encodePointer(result(), { store: '10.0.0.5:6379', key: 'k' });
 
   test.each<[string, Buffer | undefined, Move]>([
     [
@@ -197,6 +198,7 @@ describe('a job whose result was read', () => {
     ['is computed again when somebody took it', taken(result()), askingAgain('RESULT_TAKEN')],
     ['is computed again, whatever is there, when it is damaged', damaged, askingAgain('RESULT_CORRUPT')],
     ['is computed again when it is no result', Buffer.from('nonsense'), askingAgain('RESULT_CORRUPT')],
+    ['is rejected where its body lies on a payload server', pointer, rejected('PAYLOAD_ELSEWHERE')],
     ['is rejected when the result is of another request', result('fedcba9876543210'), rejected('JOB_ID_CONFLICT')],
   ])('%s', (_, bytes, move) => {
     expect(afterFetch(jobWith(), bytes)).toEqual(move);

@@ -163,6 +163,7 @@ export function afterFetch({ request }: OpenJob, bytes: Buffer | undefined): Mov
   } catch (error) {
     if (isShoalError(error, 'RESULT_TAKEN')) return { kind: 'ask-again', code: 'RESULT_TAKEN', again: 'when-used-up' };
     if (isShoalError(error, 'RESULT_CORRUPT')) return { kind: 'ask-again', code: 'RESULT_CORRUPT', again: 'always' };
+    if (isShoalError(error, 'PAYLOAD_ELSEWHERE')) return { kind: 'reject', error };
     throw error;
   }
 }

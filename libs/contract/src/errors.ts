@@ -21,6 +21,8 @@ export const ERROR_CODES = {
   RESULT_EXPIRED: 'The job completed, but its result is no longer stored.',
   RESULT_TAKEN: 'The result was acknowledged before.',
   RESULT_CORRUPT: 'The result does not have the form or checksum it should have.',
+  PAYLOAD_ELSEWHERE: 'The result lies on a payload server that this reader does not know.',
+  PAYLOAD_LOST: 'A payload server does not have what a result points to, or has other bytes.',
   // the device and its process
   OUT_OF_VRAM: 'The device has too little memory for this run.',
   DEVICE_LOST: 'The device stopped working.',

@@ -120,17 +120,21 @@ export {
 export {
   bodyBytes,
   decodeRankings,
-  decodeResultHeader,
   encodeRankings,
   encodeResult,
   openResult,
   type Ranking,
-  RESULT_FLAG,
-  RESULT_HEADER_BYTES,
-  type ResultDtype,
-  type ResultHeader,
   bufferForBody,
 } from './result-format.ts';
+export {
+  RESULT_FLAG,
+  RESULT_HEADER_BYTES,
+  decodeResultHeader,
+  type ResultDtype,
+  type ResultHeader,
+} from './result-header.ts';
+export { decodePointer, elsewhere, encodePointer, type ResultPointer } from './result-pointer.ts';
+export { lost, openPointed } from './pointed-result.ts';
 export { encodeBody } from './output-encoding.ts';
 export { fromHalves, toHalves, type ToHalves } from './half.ts';
 export {

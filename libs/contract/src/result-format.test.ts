@@ -4,14 +4,8 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
-import {
-  RESULT_HEADER_BYTES,
-  bodyBytes,
-  decodeResultHeader,
-  encodeResult,
-  openResult,
-  bufferForBody,
-} from './result-format.ts';
+import { bodyBytes, bufferForBody, encodeResult, openResult } from './result-format.ts';
+import { RESULT_HEADER_BYTES, decodeResultHeader } from './result-header.ts';
 
 /** Bytes as pairs of digits, fields apart. */
 function hex(...fields: readonly string[]): Buffer {
@@ -55,7 +49,7 @@ test('a body that was made with room for its header is not copied', () => {
 test('golden bytes', () => {
   expect(encodeResult(FACTS, GOLDEN.subarray(32)).toString('hex')).toBe(GOLDEN.toString('hex'));
   const { header, body } = openResult(GOLDEN);
-  expect(header).toEqual({ ...FACTS, crc32: 0xc3872656, isTaken: false, isSimulated: false });
+  expect(header).toEqual({ ...FACTS, crc32: 0xc3872656, isTaken: false, isSimulated: false, isPointer: false });
   expect([body.readFloatLE(0), body.readFloatLE(4)]).toEqual([1, -2]);
 });
 
@@ -110,7 +104,7 @@ describe('what cannot be opened', () => {
     ['rows', 8, 2],
     ['dims', 12, 3],
     ['dims beyond all memory', 15, 0xff],
-    ['flag', 6, 8],
+    ['flag', 6, 16],
     ['checksum', 16, 0],
     ['end of the header', 31, 1],
     ['body', 39, 0x40],

@@ -1,27 +1,23 @@
-// SHL1, the binary form of a result at {shoal}:out:<main queue>:<jobId>. A 32-byte little-endian header:
-//   "SHL1" | version u8 = 1 | dtype u8 | flags u16 | rows u32 | dims u32 | crc32 u32 of the body | fingerprint 8 bytes
-//   | 4 zero
-// then the rows. f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte ×
-// scale); binary: one bit per dimension, most significant first, each row padded to whole bytes. ranking, of a
-// similarity job: per query u32 n, n × u64 row id, n × f32 score, best first; dims is the k that was asked for. Flag 1
-// (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated. Flag 4: a simulated device gave the rows,
-// which are no model's; readers of 0.1.0 refuse them.
+// SHL1, the binary form of a result at {shoal}:out:<main queue>:<jobId>: the header of result-header.ts, then the rows.
+// f32 and f16: rows × dims values; i8: rows × dims bytes, then one f32 scale per row (value = byte × scale); binary: one
+// bit per dimension, most significant first, each row padded to whole bytes. ranking, of a similarity job: per query u32
+// n, n × u64 row id, n × f32 score, best first; dims is the k that was asked for.
 
 import { isUtf8 } from 'node:buffer';
 import { crc32 } from 'node:zlib';
-import { ShoalError } from './errors.ts';
 import { invariant } from './invariant.ts';
 import type { OutputDtype } from './embed-job.ts';
-
-export const RESULT_HEADER_BYTES = 32;
-export const RESULT_FLAG = { taken: 1, truncated: 2, simulated: 4 } as const;
-
-const KNOWN_FLAGS = RESULT_FLAG.taken | RESULT_FLAG.truncated | RESULT_FLAG.simulated;
-const MAGIC = 0x314c_4853; // "SHL1" read as a little-endian u32
-/** Vectors and matrices in one of the forms a job may ask for, or the rankings of a similarity job. */
-export type ResultDtype = OutputDtype | 'ranking';
-
-const DTYPES: readonly ResultDtype[] = ['f32', 'f16', 'i8', 'binary', 'ranking'];
+import {
+  BODY_FLAGS,
+  RESULT_DTYPES,
+  RESULT_FLAG,
+  RESULT_HEADER_BYTES,
+  RESULT_MAGIC,
+  corruptResult,
+  decodeResultHeader,
+  type ResultHeader,
+} from './result-header.ts';
+import { decodePointer, elsewhere, takenResult } from './result-pointer.ts';
 
 /** The best rows for one query, best first. */
 export interface Ranking {
@@ -29,19 +25,6 @@ export interface Ranking {
   readonly scores: Float32Array;
   /** What the rows are called, '' where one has no name; absent where nobody asked. */
   readonly names?: readonly string[];
-}
-
-export interface ResultHeader {
-  readonly dtype: ResultDtype;
-  readonly rows: number;
-  readonly dims: number;
-  readonly crc32: number;
-  /** 16 hex digits. */
-  readonly fingerprint: string;
-  readonly isTaken: boolean;
-  readonly isTruncated: boolean;
-  /** No model made the rows: a simulated device did. */
-  readonly isSimulated: boolean;
 }
 
 /**
@@ -80,9 +63,9 @@ export function encodeResult(
 ): Buffer {
   invariant(isBodyOf(facts, body), 'a result body has the size its header announces');
   const out = withRoom(body).fill(0, 0, RESULT_HEADER_BYTES);
-  out.writeUInt32LE(MAGIC, 0);
+  out.writeUInt32LE(RESULT_MAGIC, 0);
   out.writeUInt8(1, 4);
-  out.writeUInt8(DTYPES.indexOf(facts.dtype), 5);
+  out.writeUInt8(RESULT_DTYPES.indexOf(facts.dtype), 5);
   const { isTruncated, isSimulated = false } = facts;
   out.writeUInt16LE((isTruncated ? RESULT_FLAG.truncated : 0) | (isSimulated ? RESULT_FLAG.simulated : 0), 6);
   out.writeUInt32LE(facts.rows, 8);
@@ -92,44 +75,24 @@ export function encodeResult(
   return out;
 }
 
-/** Reads the header alone; undefined when the bytes are not one. */
-export function decodeResultHeader(bytes: Buffer): ResultHeader | undefined {
-  if (bytes.length < RESULT_HEADER_BYTES || bytes.readUInt32LE(0) !== MAGIC || bytes.readUInt8(4) !== 1)
-    return undefined;
-  const dtype = DTYPES[bytes.readUInt8(5)];
-  if (dtype === undefined) return undefined;
-  const flags = bytes.readUInt16LE(6);
-  return {
-    dtype,
-    rows: bytes.readUInt32LE(8),
-    dims: bytes.readUInt32LE(12),
-    crc32: bytes.readUInt32LE(16),
-    fingerprint: bytes.toString('hex', 20, 28),
-    isTaken: (flags & RESULT_FLAG.taken) !== 0,
-    isTruncated: (flags & RESULT_FLAG.truncated) !== 0,
-    isSimulated: (flags & RESULT_FLAG.simulated) !== 0,
-  };
-}
-
 /**
- * The body of a whole result after its form and checksum were verified; throws RESULT_TAKEN or RESULT_CORRUPT. A view,
- * not a copy.
+ * The body of a whole result after its form and checksum were verified; throws RESULT_TAKEN or RESULT_CORRUPT, and
+ * PAYLOAD_ELSEWHERE of a pointer, whose body whoever has the payload servers fetches. A view, not a copy.
  */
 export function openResult(bytes: Buffer): { header: ResultHeader; body: Buffer } {
   const header = decodeResultHeader(bytes);
-  if (header === undefined) throw corrupt(`it does not begin with a SHL1 header (${bytes.length} bytes)`);
-  if (header.isTaken)
-    throw new ShoalError(
-      'RESULT_TAKEN',
-      'the result was acknowledged before; ask for the job again to have it computed anew',
-    );
+  if (header === undefined) throw corruptResult(`it does not begin with a SHL1 header (${bytes.length} bytes)`);
+  if (header.isTaken) throw takenResult();
+  if (header.isPointer) throw elsewhere(decodePointer(bytes).store);
   const flags = bytes.readUInt16LE(6);
-  if (flags > KNOWN_FLAGS || bytes.readUInt32LE(28) !== 0)
-    throw corrupt(`bytes that are zero in version 1 are not (flags ${flags})`);
+  if (flags > BODY_FLAGS || bytes.readUInt32LE(28) !== 0)
+    throw corruptResult(`bytes that are zero in version 1 are not (flags ${flags})`);
   const body = bytes.subarray(RESULT_HEADER_BYTES);
   if (!isBodyOf(header, body))
-    throw corrupt(`its body has ${body.length} bytes, which are not ${header.rows} × ${header.dims} ${header.dtype}`);
-  if (crc32(body) !== header.crc32) throw corrupt('its checksum does not match');
+    throw corruptResult(
+      `its body has ${body.length} bytes, which are not ${header.rows} × ${header.dims} ${header.dtype}`,
+    );
+  if (crc32(body) !== header.crc32) throw corruptResult('its checksum does not match');
   return { header, body };
 }
 
@@ -251,8 +214,4 @@ function areNames(body: Uint8Array, at: number, hits: number): boolean {
     end += length;
   }
   return Math.ceil(end / 4) * 4 === body.byteLength && body.subarray(end).every((byte) => byte === 0);
-}
-
-function corrupt(found: string): ShoalError<'RESULT_CORRUPT'> {
-  return new ShoalError('RESULT_CORRUPT', `the result key is not a well-formed SHL1 result: ${found}`);
 }

@@ -18,7 +18,8 @@ import {
   type JobTerms,
   type Meta,
 } from './job-terms.ts';
-import { RESULT_HEADER_BYTES, rankingBytes } from './result-format.ts';
+import { rankingBytes } from './result-format.ts';
+import { RESULT_HEADER_BYTES } from './result-header.ts';
 import { MAX_VALUE, firstIncomparable, type Matrix } from './vectors-format.ts';
 
 export const SIMILARITY_KINDS = ['cosine', 'topk', 'rescore', 'spread'] as const;

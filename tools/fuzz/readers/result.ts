@@ -33,7 +33,7 @@ function rankingsResult(names?: readonly string[]): Buffer {
 export const resultReader: FuzzedReader = {
   name: 'shl1',
   kind: 'binary',
-  codes: ['RESULT_CORRUPT', 'RESULT_TAKEN'],
+  codes: ['RESULT_CORRUPT', 'RESULT_TAKEN', 'PAYLOAD_ELSEWHERE'],
   takesAll: true,
   seeds: async () => [
     vectorsResult('f32', 3, 4),

@@ -66,6 +66,8 @@ const NOT_OF_THE_REQUEST: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
   'RESULT_EXPIRED',
   'RESULT_TAKEN',
   'RESULT_CORRUPT',
+  'PAYLOAD_ELSEWHERE',
+  'PAYLOAD_LOST',
   'INPUT_LOST',
   'DEVICE_LOST',
   'EXECUTOR_LOST',

@@ -27,7 +27,7 @@ HEADER_BYTES: Final = 32
 MAX_ROWS_PER_JOB: Final = 256
 _DTYPES: Final[tuple[ResultDtype, ...]] = ("f32", "f16", "i8", "binary", "ranking")
 _FORM_TEXTS, _FORM_QUERY_TEXTS = 0, 3
-_TAKEN, _TRUNCATED, _SIMULATED = 1, 2, 4
+_TAKEN, _TRUNCATED, _SIMULATED, _POINTER = 1, 2, 4, 8
 # Sums of products of larger values would leave fp32.
 _MAX_VALUE: Final = 1e16
 
@@ -112,12 +112,21 @@ def decode_header(data: bytes) -> Header | None:
 
 
 def open_result(data: bytes) -> tuple[Header, memoryview]:
-    """Header and body of a whole result, form and checksum verified. Raises RESULT_TAKEN or RESULT_CORRUPT."""
+    """Header and body of a whole result, form and checksum verified. Raises RESULT_TAKEN or RESULT_CORRUPT,
+    and PAYLOAD_ELSEWHERE where the body lies on a payload server."""
     header = decode_header(data)
     if header is None:
         raise _corrupt(f"it does not begin with a SHL1 header ({len(data)} bytes)")
     if header.is_taken:
         raise ShoalError("RESULT_TAKEN", "the result was acknowledged before; ask for the job again to have it anew")
+    if header.flags & _POINTER and header.flags <= (_TAKEN | _TRUNCATED | _SIMULATED | _POINTER):
+        store = _pointed_store(data)
+        raise ShoalError(
+            "PAYLOAD_ELSEWHERE",
+            f"the result lies on payload server {store}, which this client cannot ask; fetch it with the SDK or the "
+            "command, with the setting payloadServers, or ask under another id",
+            {"store": store},
+        )
     if header.flags > (_TAKEN | _TRUNCATED | _SIMULATED) or any(data[28:HEADER_BYTES]):
         raise _corrupt(f"bytes that are zero in version 1 are not (flags {header.flags})")
     body = memoryview(data)[HEADER_BYTES:]
@@ -126,6 +135,17 @@ def open_result(data: bytes) -> tuple[Header, memoryview]:
     if zlib.crc32(body) != header.crc32:
         raise _corrupt("its checksum does not match")
     return header, body
+
+
+def _pointed_store(data: bytes) -> str:
+    """The name of the payload server that a pointer leads to. Raises RESULT_CORRUPT."""
+    at = HEADER_BYTES + 12
+    if len(data) < at or any(data[28:HEADER_BYTES]) or zlib.crc32(data[40:]) != struct.unpack_from("<I", data, 36)[0]:
+        raise _corrupt("its pointer to a payload server is damaged")
+    store_bytes, key_bytes = struct.unpack_from("<HH", data, 40)
+    if store_bytes == 0 or key_bytes == 0 or len(data) != at + store_bytes + key_bytes:
+        raise _corrupt("its pointer does not say where the body lies")
+    return data[at : at + store_bytes].decode(errors="replace")
 
 
 def body_bytes(dtype: Dtype, rows: int, dims: int) -> int:

@@ -25,6 +25,8 @@ ErrorCode = Literal[
     "RESULT_EXPIRED",
     "RESULT_TAKEN",
     "RESULT_CORRUPT",
+    "PAYLOAD_ELSEWHERE",
+    "PAYLOAD_LOST",
     # the device and its process
     "OUT_OF_VRAM",
     "DEVICE_LOST",
