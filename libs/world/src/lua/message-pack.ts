@@ -1,6 +1,7 @@
-// cmsgpack.unpack, which BullMQ's scripts read their options with. No script packs.
+// cmsgpack.unpack, which BullMQ's scripts read their options with. No script packs. Servers know the format as it was
+// before it had bytes, times and types of one's own (bin, fixext, ext): their marks are refused.
 
-import { LuaError, LuaTable, type LuaValue } from './values.ts';
+import { LuaError, LuaTable, NotModelled, type LuaValue } from './values.ts';
 
 /** One value. Throws LuaError for bytes that are none or end too early; more bytes behind it are further values. */
 export function unpackMessage(text: string): LuaValue[] {
@@ -10,9 +11,13 @@ export function unpackMessage(text: string): LuaValue[] {
   return values;
 }
 
+/** Servers take 3,999 levels, less what the script itself has used of Lua's stack. */
+const MOST_NESTED = 1_000;
+
 class Reader {
   readonly #bytes: Buffer;
   #at = 0;
+  #depth = 0;
 
   constructor(bytes: Buffer) {
     this.#bytes = bytes;
@@ -36,13 +41,10 @@ class Reader {
         return false;
       case 0xc3:
         return true;
-      case 0xc4:
       case 0xd9:
         return this.#text(this.#take(1).readUInt8());
-      case 0xc5:
       case 0xda:
         return this.#text(this.#take(2).readUInt16BE());
-      case 0xc6:
       case 0xdb:
         return this.#text(this.#take(4).readUInt32BE());
       case 0xca:
@@ -56,7 +58,7 @@ class Reader {
       case 0xce:
         return this.#take(4).readUInt32BE();
       case 0xcf:
-        return Number(this.#take(8).readBigUInt64BE());
+        return Number(this.#take(8).readBigInt64BE()); // as servers read it, with a sign
       case 0xd0:
         return this.#take(1).readInt8();
       case 0xd1:
@@ -90,15 +92,24 @@ class Reader {
 
   #list(length: number): LuaTable {
     const table = new LuaTable();
-    for (let at = 1; at <= length; at++) table.set(at, this.read());
+    for (let at = 1; at <= length; at++) table.set(at, this.#inner());
     return table;
+  }
+
+  #inner(): LuaValue {
+    if (++this.#depth > MOST_NESTED) throw new NotModelled(`cmsgpack.unpack of more than ${MOST_NESTED} levels`);
+    const value = this.read();
+    this.#depth--;
+    return value;
   }
 
   #map(length: number): LuaTable {
     const table = new LuaTable();
     for (let at = 0; at < length; at++) {
-      const key = this.read();
-      table.set(key, this.read());
+      const [key, value] = [this.#inner(), this.#inner()];
+      if (key === undefined || Number.isNaN(key))
+        throw new LuaError(`table index is ${key === undefined ? 'nil' : 'NaN'}`, true);
+      table.set(key, value);
     }
     return table;
   }

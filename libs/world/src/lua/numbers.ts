@@ -73,6 +73,12 @@ function withExponent(mantissa: string, exponent: number): string {
   return `${mantissa}e${exponent < 0 ? '-' : '+'}${String(Math.abs(exponent)).padStart(2, '0')}`;
 }
 
+/** A text as C reads it: a byte 0 ends it. */
+export function upToZero(text: string): string {
+  const end = text.indexOf('\0');
+  return end < 0 ? text : text.slice(0, end);
+}
+
 const DECIMAL = /^[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?/i;
 const HEXADECIMAL = /^([+-]?)0x([\da-f]*)(?:\.([\da-f]*))?(?:p([+-]?\d+))?/i;
 const SPECIAL = /^([+-]?)(inf(?:inity)?|nan(?:\(\w*\))?)/i;
@@ -98,9 +104,10 @@ export function scanNumber(text: string): { readonly value: number; readonly end
   return { value: special[1] === '-' ? -size : size, end: start + special[0].length };
 }
 
-/** Lua's conversion of a string: the whole of it is a number, with space around it. */
-export function parseNumber(text: string): number | undefined {
-  if (text.length < 16 && /^\d+$/.test(text)) return Number(text);
+/** Lua's conversion of a string: the whole of it, up to a byte 0, is a number, with space around it. */
+export function parseNumber(given: string): number | undefined {
+  if (given.length < 16 && /^\d+$/.test(given)) return Number(given);
+  const text = upToZero(given);
   const found = scanNumber(text);
   if (found === undefined) return undefined;
   return /^[ \t\n\v\f\r]*$/.test(text.slice(found.end)) ? found.value : undefined;

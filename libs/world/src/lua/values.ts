@@ -23,10 +23,13 @@ export const NONE: readonly LuaValue[] = [];
 /** What `error` raises, and what the language itself does. `value` is what pcall hands out. */
 export class LuaError extends Error {
   readonly value: LuaValue;
+  /** The language raised it in a function that is not the script's, so that it names no line. */
+  readonly isWithoutLine: boolean;
 
-  constructor(value: LuaValue) {
+  constructor(value: LuaValue, isWithoutLine = false) {
     super(typeof value === 'string' ? value : 'a Lua error');
     this.value = value;
+    this.isWithoutLine = isWithoutLine;
   }
 }
 

@@ -1,6 +1,7 @@
 // Reading the arguments of commands, with the words that real servers refuse them by.
 
-import { scanNumber } from '../lua/numbers.ts';
+import { scanNumber, upToZero } from '../lua/numbers.ts';
+import type { Flavour } from './command.ts';
 import { CommandError, notInteger, notModelled, syntaxError } from './replies.ts';
 
 /** A whole number as servers read it: no plus, no zeros before it, no space. Throws beyond 2^53, which JavaScript lacks. */
@@ -12,10 +13,27 @@ export function integerOf(text: string | undefined, failure: () => CommandError 
   throw notModelled('whole numbers beyond 2^53');
 }
 
-export function floatOf(text: string | undefined, failure = 'ERR value is not a valid float'): number {
-  const found = text === undefined || /^\s/.test(text) ? undefined : scanNumber(text);
-  if (found === undefined || found.end !== text!.length || Number.isNaN(found.value)) throw new CommandError(failure);
-  return found.value;
+/** A score or what is added to one. What is too large, or too small to be anything but 0, is refused. */
+export function floatOf(
+  text: string | undefined,
+  flavour: Flavour,
+  failure = 'ERR value is not a valid float',
+): number {
+  const found = text === undefined || text === '' ? undefined : floatIn(text, flavour);
+  const isLost =
+    found !== undefined && (Number.isFinite(found) ? found === 0 && !ZERO.test(text!) : !INFINITE.test(text!));
+  if (found === undefined || isLost || /^\s/.test(text!)) throw new CommandError(failure);
+  return found;
+}
+
+const ZERO = /^[+-]?(?:0x)?[0.]+(?:[ep][+-]?\d+)?$/i;
+const INFINITE = /inf/i;
+
+/** The whole of a text. Only Redis 7.0 takes hexadecimal digits and leading space, being strtod. */
+function floatIn(text: string, flavour: Flavour): number | undefined {
+  if (flavour !== 'redis-7.0' && /^(?:\s|[+-]?0x)/i.test(text)) return undefined;
+  const found = scanNumber(text);
+  return found === undefined || found.end !== text.length || Number.isNaN(found.value) ? undefined : found.value;
 }
 
 export interface Bound {
@@ -23,19 +41,42 @@ export interface Bound {
   readonly isExclusive: boolean;
 }
 
-/** `5`, `(5`, `-inf`. */
-export function scoreBound(text: string | undefined): Bound {
-  const isExclusive = text?.startsWith('(') === true;
-  return { value: floatOf(isExclusive ? text!.slice(1) : text, 'ERR min or max is not a float'), isExclusive };
+/** `5`, `(5`, `-inf`. An empty one is 0, and a byte 0 ends it. */
+export function scoreBound(given: string | undefined, flavour: Flavour): Bound {
+  const text = upToZero(given ?? '');
+  const isExclusive = text.startsWith('(');
+  const number = isExclusive ? text.slice(1) : text;
+  const value = number === '' ? 0 : floatIn(number, flavour);
+  if (value === undefined) throw new CommandError('ERR min or max is not a float');
+  return { value, isExclusive };
 }
 
-/** `[a`, `(a`, `-`, `+`: undefined for the two ends. */
-export function lexBound(
-  text: string | undefined,
-): { readonly text: string; readonly isExclusive: boolean } | '-' | '+' {
-  if (text === '-' || text === '+') return text;
+/** A range of members by their bytes. */
+export interface LexRange {
+  readonly isAbove: (member: string) => boolean;
+  readonly isBelow: (member: string) => boolean;
+  /** Nothing can be in it. */
+  readonly isNothing: boolean;
+}
+
+/** `[a`, `(a`, `-`, `+`. */
+export function lexRange(least: string | undefined, most: string | undefined): LexRange {
+  const [from, to] = [lexBound(least), lexBound(most)];
+  const isExclusive = from.isExclusive || to.isExclusive;
+  const order = from.rank - to.rank || (from.text < to.text ? -1 : Number(from.text > to.text));
+  return {
+    isAbove: (member) =>
+      from.rank < 0 || (from.rank === 0 && (from.isExclusive ? member > from.text : member >= from.text)),
+    isBelow: (member) => to.rank > 0 || (to.rank === 0 && (to.isExclusive ? member < to.text : member <= to.text)),
+    isNothing: order > 0 || (order === 0 && isExclusive),
+  };
+}
+
+/** `rank` is -1 and 1 for the two ends, which hold nothing themselves. */
+function lexBound(text: string | undefined): { rank: number; text: string; isExclusive: boolean } {
+  if (text === '-' || text === '+') return { rank: text === '-' ? -1 : 1, text: '', isExclusive: true };
   if (text === undefined || !/^[[(]/.test(text)) throw new CommandError('ERR min or max not valid string range item');
-  return { text: text.slice(1), isExclusive: text.startsWith('(') };
+  return { rank: 0, text: text.slice(1), isExclusive: text.startsWith('(') };
 }
 
 /** Where a range of `length` begins and ends (exclusive) that is given as LRANGE and its like give it. */

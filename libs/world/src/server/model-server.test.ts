@@ -25,6 +25,9 @@ function told(reply: Reply): unknown {
   return Array.isArray(reply) ? reply.map((item) => told(item as Reply)) : reply;
 }
 
+const unpacked = (bytes: string): unknown =>
+  worldOf().ask('EVAL', 'return cjson.encode({ cmsgpack.unpack(ARGV[1]) })', 0, bytes);
+
 /** A connection by bytes. */
 function wire(server: ModelServer): { said: () => string; send: (...args: string[]) => void; close: () => void } {
   let bytes = '';
@@ -42,6 +45,77 @@ function wire(server: ModelServer): { said: () => string; send: (...args: string
     close: () => session.close(),
   };
 }
+
+describe('numbers as each server reads them', () => {
+  const bad = '-ERR value is not a valid float';
+  const noBound = '-ERR min or max is not a float';
+
+  test.each([
+    // as a score, as a bound: in Valkey 9, in Redis 7.0
+    ['5', '5', '5', 1, 1],
+    ['+.5e1', '5', '5', 1, 1],
+    ['0x5', bad, '5', noBound, 1],
+    ['-0X1P2', bad, '-4', noBound, 2],
+    [' 5', bad, bad, noBound, 1],
+    ['', bad, bad, 2, 2],
+    ['1e400', bad, bad, 0, 0],
+    ['1e-400', bad, bad, 2, 2],
+    ['5e-324', '5e-324', '4.9406564584124654e-324', 1, 1],
+    ['inf', 'inf', 'inf', 0, 0],
+    ['nan', bad, bad, noBound, noBound],
+    ['5 ', bad, bad, noBound, noBound],
+    ['5\0x', bad, bad, 1, 1],
+    ['-0', '-0', '-0', 2, 2],
+  ])('%j', (text, valkeyScore, redisScore, valkeyBound, redisBound) => {
+    const answers = (flavour: 'valkey-9' | 'redis-7.0'): unknown[] => {
+      const world = worldOf(flavour);
+      world.ask('ZADD', 'z', 0, 'a', 5, 'b');
+      return [world.ask('ZINCRBY', 'k', text, 'm'), world.ask('ZCOUNT', 'z', text, '6')];
+    };
+    expect(answers('valkey-9')).toEqual([valkeyScore, valkeyBound]);
+    expect(answers('redis-7.0')).toEqual([redisScore, redisBound]);
+  });
+
+  test('a small sorted set keeps no -0, a large one does', () => {
+    const world = worldOf();
+    world.ask('ZADD', 'small', '-0', 'm');
+    world.ask('ZADD', 'large', '-0', 'm'.repeat(65));
+    expect([world.ask('ZSCORE', 'small', 'm'), world.ask('ZSCORE', 'large', 'm'.repeat(65))]).toEqual(['0', '-0']);
+  });
+});
+
+describe('a range by bytes where scores differ', () => {
+  test('a small set is looked through from the first member that belongs to it', () => {
+    const world = worldOf();
+    world.ask('ZADD', 'z', 0, 'b', 1, 'a', 2, 'c', 3, 'bb');
+    expect(world.ask('ZRANGEBYLEX', 'z', '[b', '+')).toEqual(['b', 'a', 'c', 'bb']);
+    expect(world.ask('ZRANGEBYLEX', 'z', '[b', '(c')).toEqual(['b', 'a']);
+    expect(world.ask('ZREVRANGEBYLEX', 'z', '[bb', '[b')).toEqual(['bb', 'c']);
+    expect(world.ask('ZLEXCOUNT', 'z', '-', '(b')).toBe(0);
+    expect(world.ask('ZREMRANGEBYLEX', 'z', '[a', '[bb')).toBe(2);
+  });
+
+  test('in a large one chance decides, so that the model refuses by name', () => {
+    const world = worldOf();
+    world.ask('ZADD', 'z', 0, 'b'.repeat(65), 0, 'c');
+    expect(world.ask('ZLEXCOUNT', 'z', '[b', '+')).toBe(2);
+    world.ask('ZADD', 'z', 1, 'a');
+    expect(() => world.ask('ZLEXCOUNT', 'z', '[b', '+')).toThrow(/range by bytes in a large sorted set/);
+  });
+});
+
+describe('MessagePack as servers read it', () => {
+  test.each(['\xc1', '\xc4\x01a', '\xc5\0\x01a', '\xc6\0\0\0\x01a', '\xc7\x01\x01a', '\xd4\x01a', '\xd8'])(
+    'a mark of later forms of the format is refused: %j',
+    (bytes) => expect(unpacked(bytes)).toMatch(/^-ERR user_script:1: Bad data format in input\./),
+  );
+
+  test('whole numbers of eight bytes have a sign; a nil key is an error without a line', () => {
+    expect(unpacked('\xcf' + '\xff'.repeat(8))).toBe('[-1]');
+    expect(unpacked('\x81\xc0\x01')).toMatch(/^-ERR table index is nil/);
+    expect(() => unpacked('\x91'.repeat(1_001) + '\x01')).toThrow(/more than 1000 levels/);
+  });
+});
 
 describe('keys end by the wall clock', () => {
   test('a key is there until its time is over, and a step back of the clock lengthens it', () => {

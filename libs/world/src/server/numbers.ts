@@ -7,6 +7,7 @@ import type { Flavour } from './command.ts';
 /** A score, as ZSCORE tells it. */
 export function scoreText(score: number, flavour: Flavour): string {
   if (!Number.isFinite(score)) return Number.isNaN(score) ? 'nan' : formatSpecial(score);
+  if (Object.is(score, -0)) return '-0';
   return argumentText(score, flavour);
 }
 

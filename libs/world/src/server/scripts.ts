@@ -89,7 +89,8 @@ export function runScript(
   try {
     return toReply(first(script.run(host, new LuaTable([...keys]), new LuaTable([...args]))), flavour, 0);
   } catch (error) {
-    if (error instanceof LuaError) return raised(error.value, placeIn(script, host, flavour), host.line);
+    if (error instanceof LuaError)
+      return raised(error.value, placeIn(script, host, flavour), error.isWithoutLine ? undefined : host.line);
     if (error instanceof RangeError) return raised('stack overflow', placeIn(script, host, flavour), host.line);
     throw error;
   }
@@ -101,13 +102,13 @@ function placeIn({ sha }: Script, { line }: Host, flavour: Flavour): string {
 }
 
 /** The reply of an error that nobody in the script caught. */
-function raised(value: LuaValue, where: string, line: number): Failure {
+function raised(value: LuaValue, where: string, line: number | undefined): Failure {
   if (value instanceof LuaTable) {
     const text = value.get('err');
     return new Failure(typeof text === 'string' ? `${text}${where}` : `ERR unknown error${where}`);
   }
   const text = typeof value === 'string' ? value : display(value);
-  const placed = text.startsWith('user_script:') ? text : `user_script:${line}: ${text}`;
+  const placed = line === undefined || text.startsWith('user_script:') ? text : `user_script:${line}: ${text}`;
   return new Failure(`ERR ${placed}${where}`);
 }
 

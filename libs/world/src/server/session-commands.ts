@@ -212,7 +212,7 @@ function unsubscribe(kind: 'channels' | 'patterns', word: string) {
 
 /** In seconds, with parts of them; 0: for ever. */
 function timeOut(server: ModelServer, text: string | undefined): number | undefined {
-  const seconds = floatOf(text, 'ERR timeout is not a float or out of range');
+  const seconds = floatOf(text, 'redis-7.0', 'ERR timeout is not a float or out of range');
   if (seconds < 0) throw new CommandError('ERR timeout is negative');
   return seconds === 0 ? undefined : Math.ceil(server.now() + seconds * 1_000);
 }

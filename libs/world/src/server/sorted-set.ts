@@ -6,9 +6,13 @@ export interface Scored {
   readonly score: number;
 }
 
+/** A real server keeps a set in one piece of memory until it has more members than this, or a longer one; then for good. */
+const COMPACT = { members: 128, bytes: 64 };
+
 export class SortedSet {
   readonly #scores = new Map<string, number>();
   readonly #order: Scored[] = [];
+  #isCompact = true;
 
   get size(): number {
     return this.#order.length;
@@ -19,13 +23,21 @@ export class SortedSet {
     return this.#order;
   }
 
+  /** As a real server would still keep it: its order is then that of a list, whatever is looked for in it. */
+  get isCompact(): boolean {
+    return this.#isCompact;
+  }
+
   scoreOf(member: string): number | undefined {
     return this.#scores.get(member);
   }
 
-  set(member: string, score: number): void {
+  set(member: string, given: number): void {
     const had = this.#scores.get(member);
-    if (had === score) return;
+    if (had === given) return;
+    if (this.#order.length >= COMPACT.members || member.length > COMPACT.bytes) this.#isCompact = false;
+    // a compact one keeps whole scores as integers, which have no -0
+    const score = this.#isCompact ? given + 0 : given;
     if (had !== undefined) this.#order.splice(this.#place(member, had), 1);
     this.#scores.set(member, score);
     this.#order.splice(this.#place(member, score), 0, { member, score });
@@ -46,6 +58,7 @@ export class SortedSet {
 
   clone(): SortedSet {
     const copy = new SortedSet();
+    copy.#isCompact = this.#isCompact;
     for (const { member, score } of this.#order) {
       copy.#scores.set(member, score);
       copy.#order.push({ member, score });

@@ -1,9 +1,9 @@
 // Commands on sorted sets, but for those that block (session-commands.ts).
 
-import { floatOf, integerOf, lexBound, rangeOf, scoreBound } from '../arguments.ts';
-import { commandsOf, READS, SHRINKS, WRITES, type Command, type CommandContext } from '../command.ts';
+import { floatOf, integerOf, lexRange, rangeOf, scoreBound, type LexRange } from '../arguments.ts';
+import { commandsOf, READS, SHRINKS, WRITES, type Command, type CommandContext, type Flavour } from '../command.ts';
 import { scoreText } from '../numbers.ts';
-import { CommandError, syntaxError, type Reply } from '../replies.ts';
+import { CommandError, notModelled, syntaxError, type Reply } from '../replies.ts';
 import { SortedSet, type Scored } from '../sorted-set.ts';
 import { COMPACT_MEMBERS, pageOf, scanOptions } from './scan.ts';
 
@@ -27,14 +27,14 @@ function add(context: CommandContext, args: readonly string[]): Reply {
     throw new CommandError('ERR GT, LT, and/or NX options at the same time are not compatible');
   if (flags.has('INCR') && pairs.length > 2)
     throw new CommandError('ERR INCR option supports a single increment-element pair');
-  const scores = pairs.filter((_, at) => at % 2 === 0).map((text) => floatOf(text));
+  const scores = pairs.filter((_, at) => at % 2 === 0).map((text) => floatOf(text, context.flavour));
   context.keys.get(key, 'zset');
   let [added, updated, result]: [number, number, number | undefined] = [0, 0, undefined];
   const set = context.keys.get(key, 'zset') ?? (flags.has('XX') ? new SortedSet() : openSet(context, key));
   for (const [at, given] of scores.entries()) {
     const member = pairs[2 * at + 1]!;
     const had = set.scoreOf(member);
-    const score = flags.has('INCR') ? given + (had ?? 0) : given;
+    const score = flags.has('INCR') && had !== undefined ? given + had : given;
     if (Number.isNaN(score)) throw new CommandError('ERR resulting score is not a number (NaN)');
     const isRefused =
       had === undefined
@@ -64,20 +64,37 @@ function remove({ keys }: CommandContext, [, key = '', ...members]: readonly str
 
 type Filter = (entry: Scored) => boolean;
 
-function byScore(least: string | undefined, most: string | undefined): Filter {
-  const [from, to] = [scoreBound(least), scoreBound(most)];
+function byScore(least: string | undefined, most: string | undefined, flavour: Flavour): Filter {
+  const [from, to] = [scoreBound(least, flavour), scoreBound(most, flavour)];
   return ({ score }) =>
     (from.isExclusive ? score > from.value : score >= from.value) &&
     (to.isExclusive ? score < to.value : score <= to.value);
 }
 
-function byLex(least: string | undefined, most: string | undefined): Filter {
-  const [from, to] = [lexBound(least), lexBound(most)];
-  const isAbove = ({ member }: Scored): boolean =>
-    typeof from === 'string' ? from === '-' : from.isExclusive ? member > from.text : member >= from.text;
-  const isBelow = ({ member }: Scored): boolean =>
-    typeof to === 'string' ? to === '+' : to.isExclusive ? member < to.text : member <= to.text;
-  return (entry) => isAbove(entry) && isBelow(entry);
+/**
+ * Members of a range by their bytes, as a compact set is looked through: from the first one that is above the least (or,
+ * turned round, the last one below the most) as far as they belong to it. Where scores differ, that is not all that do.
+ */
+function inLexRange(
+  { keys }: CommandContext,
+  key: string,
+  { isAbove, isBelow, isNothing }: LexRange,
+  { isReverse = false, offset = 0, count = Infinity } = {},
+): readonly Scored[] {
+  const set = keys.get(key, 'zset');
+  if (set === undefined || isNothing || offset < 0) return [];
+  const { entries } = set;
+  const [lowest, highest] = [entries[0]!, entries.at(-1)!];
+  if (!set.isCompact && lowest.score !== highest.score)
+    throw notModelled('a range by bytes in a large sorted set whose scores differ');
+  if (!isAbove(highest.member) || !isBelow(lowest.member)) return [];
+  const ordered = isReverse ? entries.toReversed() : entries;
+  const [begins, goesOn] = isReverse ? [isBelow, isAbove] : [isAbove, isBelow];
+  const from = ordered.findIndex(({ member }) => begins(member));
+  if (from < 0 || !goesOn(ordered[from]!.member)) return [];
+  const found = ordered.slice(from + offset);
+  const end = found.findIndex(({ member }) => !goesOn(member));
+  return found.slice(0, Math.min(end < 0 ? Infinity : end, count));
 }
 
 interface RangeOptions {
@@ -111,11 +128,14 @@ function range(context: CommandContext, key: string, bounds: readonly string[], 
     return told(context, ordered.slice(...rangeOf(entries.length, start, stop)), withScores);
   }
   const [least, most] = isReverse ? [bounds[1], bounds[0]] : bounds;
-  const isIn = by === 'score' ? byScore(least, most) : byLex(least, most);
+  const [offset, count] = limit ?? [0, -1];
+  if (by === 'lex') {
+    const place = { isReverse, offset, count: count < 0 ? Infinity : count };
+    return told(context, inLexRange(context, key, lexRange(least, most), place), false);
+  }
+  const isIn = byScore(least, most, context.flavour);
   const inOrder = entriesOf(context, key).filter(isIn);
   const found = isReverse ? inOrder.toReversed() : inOrder;
-  if (limit === undefined) return told(context, found, withScores);
-  const [offset, count] = limit;
   if (offset < 0) return [];
   return told(context, found.slice(offset, count < 0 ? undefined : offset + count), withScores);
 }
@@ -131,11 +151,14 @@ const ranged =
   };
 
 function removeWhere(context: CommandContext, key: string, isIn: (entry: Scored, rank: number) => boolean): Reply {
-  const set = context.keys.get(key, 'zset');
+  return removeAll(context, key, entriesOf(context, key).filter(isIn));
+}
+
+function removeAll({ keys }: CommandContext, key: string, gone: readonly Scored[]): Reply {
+  const set = keys.get(key, 'zset');
   if (set === undefined) return 0;
-  const gone = set.entries.filter(isIn);
   for (const { member } of gone) set.delete(member);
-  if (gone.length > 0) context.keys.changed(key);
+  if (gone.length > 0) keys.changed(key);
   return gone.length;
 }
 
@@ -226,17 +249,11 @@ export const SORTED_SET_COMMANDS: Command[] = [
     zcount: [
       4,
       (context, [, key = '', least, most]) => {
-        const isIn = byScore(least, most);
+        const isIn = byScore(least, most, context.flavour);
         return entriesOf(context, key).filter(isIn).length;
       },
     ],
-    zlexcount: [
-      4,
-      (context, [, key = '', least, most]) => {
-        const isIn = byLex(least, most);
-        return entriesOf(context, key).filter(isIn).length;
-      },
-    ],
+    zlexcount: [4, (context, [, key = '', least, most]) => inLexRange(context, key, lexRange(least, most)).length],
     zrange: [
       -4,
       (context, [, key = '', start = '', stop = '', ...words]) =>
@@ -256,8 +273,14 @@ export const SORTED_SET_COMMANDS: Command[] = [
     zrem: [-3, remove],
     zpopmin: [-2, pop('min')],
     zpopmax: [-2, pop('max')],
-    zremrangebyscore: [4, (context, [, key = '', least, most]) => removeWhere(context, key, byScore(least, most))],
-    zremrangebylex: [4, (context, [, key = '', least, most]) => removeWhere(context, key, byLex(least, most))],
+    zremrangebyscore: [
+      4,
+      (context, [, key = '', least, most]) => removeWhere(context, key, byScore(least, most, context.flavour)),
+    ],
+    zremrangebylex: [
+      4,
+      (context, [, key = '', least, most]) => removeAll(context, key, inLexRange(context, key, lexRange(least, most))),
+    ],
     zremrangebyrank: [4, removeRanks],
   }),
   ...commandsOf(WRITES, {

@@ -20,12 +20,27 @@ const SCORES = [
   'nan',
   'x',
   '-9007199187632128',
+  '0x10',
+  ' 5',
+  '1e400',
+  '1e-400',
+  '-0',
+  '',
 ];
-const BOUNDS = ['-inf', '+inf', '0', '(0', '1', '(1', '2', '(2.5', '1000', 'x'];
+const BOUNDS = ['-inf', '+inf', '0', '(0', '1', '(1', '2', '(2.5', '1000', 'x', '', '(', '0x2', ' 1', '1e400'];
 const LEXICAL = ['-', '+', '[a', '(a', '[x', '(y', '[z', 'x'];
 
+/** MessagePack: all kinds of marks, whole and cut off, and those that servers do not know. */
+const PACKED = (
+  '7f ff 82a16101a162c0 9301c2c3 a3616263 81c001 9201 c1 c40161 c5000161 c60000000161 c7010161 d40161 d8 ca3f800000 ' +
+  'cb3ff8000000000000 ccff cdffff ceffffffff cfffffffffffffffff d080 d18000 d280000000 d3ff00000000000000 d90161 ' +
+  'da000161 db0000000161 dc000105 dd0000000105 de00010506 df'
+)
+  .split(' ')
+  .map((digits) => Buffer.from(digits, 'hex').toString('latin1'));
+
 /**
- * What stands behind a command: key, value, number, score, bound, lex or ms; a text in capitals is itself. A command
+ * What stands behind a command: key, value, number, score, real (a score whose text has no sign that is chance), bound, lex, packed or ms; a text in capitals is itself. A command
  * may have several forms.
  */
 const FORMS: readonly (readonly [string, ...string[]])[] = [
@@ -161,8 +176,9 @@ const FORMS: readonly (readonly [string, ...string[]])[] = [
     'redis.call("SET", KEYS[1], tonumber(ARGV[1]) or 0.1) return redis.call("GET", KEYS[1])',
     '1',
     'key',
-    'score',
+    'real',
   ],
+  ['EVAL', 'return cjson.encode({ cmsgpack.unpack(ARGV[1]) })', '0', 'packed'],
   ['EVAL', 'return tostring(tonumber(ARGV[1])) .. ":" .. string.format("%.3f", tonumber(ARGV[1]) or 0)', '0', 'score'],
 ];
 
@@ -184,10 +200,14 @@ function filled(word: string, random: Random): string {
       return random.of(NUMBERS);
     case 'score':
       return random.of(SCORES);
+    case 'real':
+      return random.of(SCORES.filter((text) => text !== 'nan'));
     case 'bound':
       return random.of(BOUNDS);
     case 'lex':
       return random.of(LEXICAL);
+    case 'packed':
+      return random.of(PACKED);
     case 'ms':
       return random.of(['60000', '600000', '100000', '-5', '0', 'x']);
     default:

@@ -52,6 +52,7 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
     console.log(
       `${report.script}: ${report.calls} calls, ${report.errors} errors, ${report.differences.length} differences`,
     );
+    for (const [what, count] of report.notModelled) console.log(`    ${count} not compared: ${what}`);
     for (const found of report.differences) console.log(found.replaceAll(/^/gm, '    '));
   }
   const missing = [...scripts.keys()].filter((name) => !compared.has(name));

@@ -4,6 +4,7 @@
 // Many cases travel together, so that a round trip is not most of the time.
 
 import type { Flavour } from '../command.ts';
+import { NotModelled } from '../../lua/index.ts';
 import { ModelServer } from '../model-server.ts';
 import { Failure, type Reply } from '../replies.ts';
 import { sha1Of } from '../scripts.ts';
@@ -22,7 +23,7 @@ export interface ConformanceOptions {
   readonly scripts: ReadonlyMap<string, NamedScript>;
   readonly corpus: readonly RecordedCall[];
   readonly seed: number;
-  /** Calls of each script. */
+  /** So many are drawn of each script. */
   readonly calls: number;
   /** The number of the first case. */
   readonly from?: number;
@@ -35,10 +36,13 @@ export interface ConformanceOptions {
 
 export interface ScriptReport {
   readonly script: string;
+  /** Compared. */
   readonly calls: number;
   /** Calls that ended in an error, on both. */
   readonly errors: number;
   readonly differences: readonly string[];
+  /** How many calls were left out because the model says that it does not have what they need, by what it says. */
+  readonly notModelled: ReadonlyMap<string, number>;
 }
 
 interface Case {
@@ -81,6 +85,7 @@ async function runScript(name: string, options: ConformanceOptions): Promise<Scr
   await options.real.ask([['FLUSHALL'], ['SCRIPT', 'LOAD', DUMP], ...load]);
   const world = new Model(options.flavour, load);
   const differences: string[] = [];
+  const notModelled = new Map<string, number>();
   const from = options.from ?? 0;
   let [errors, done] = [0, 0];
   while (done < options.calls && differences.length < (options.mostDifferences ?? 3) && options.until?.() !== true) {
@@ -92,9 +97,11 @@ async function runScript(name: string, options: ConformanceOptions): Promise<Scr
     const found = await compare(cases, world, options.real);
     errors += found.errors;
     differences.push(...found.differences);
+    for (const what of found.notModelled) notModelled.set(what, (notModelled.get(what) ?? 0) + 1);
     done += cases.length;
   }
-  return { script: name, calls: done, errors, differences };
+  const left = [...notModelled.values()].reduce((sum, count) => sum + count, 0);
+  return { script: name, calls: done - left, errors, differences, notModelled };
 }
 
 function scriptCase(
@@ -160,25 +167,39 @@ async function compare(
   cases: readonly Case[],
   model: Model,
   real: RealServer,
-): Promise<{ readonly errors: number; readonly differences: string[] }> {
+): Promise<{ readonly errors: number; readonly differences: string[]; readonly notModelled: string[] }> {
   const wallMs = Date.now();
   model.now = wallMs;
-  const requests = cases.map((one) => requestsOf(one, wallMs));
-  const asked = real.ask(requests.flat());
-  const answers = requests.map((commands) => model.ask(commands));
+  const notModelled: string[] = [];
+  const tried = cases.flatMap((one) => {
+    const commands = requestsOf(one, wallMs);
+    const mine = answersOf(model, commands, notModelled);
+    return mine === undefined ? [] : [{ one, commands, mine }];
+  });
+  const asked = real.ask(tried.flatMap(({ commands }) => commands));
   const replies = await asked;
   const ms = Date.now() - wallMs + SLACK_MS;
   let [at, errors] = [0, 0];
   const differences: string[] = [];
-  for (const [index, one] of cases.entries()) {
-    const commands = requests[index]!;
-    const [mine, theirs] = [answers[index]!, replies.slice(at, at + commands.length)];
+  for (const { one, commands, mine } of tried) {
+    const theirs = replies.slice(at, at + commands.length);
     at += commands.length;
     if (mine.at(-3) instanceof Failure) errors++;
     const found = differenceOf(one, commands, mine, theirs, ms);
     if (found !== undefined) differences.push(`${one.label}\n${found}`);
   }
-  return { errors, differences };
+  return { errors, differences, notModelled };
+}
+
+/** Undefined where the model says by name that it does not have what the call needs. */
+function answersOf(model: Model, commands: readonly (readonly string[])[], notModelled: string[]): Reply[] | undefined {
+  try {
+    return model.ask(commands);
+  } catch (error) {
+    if (!(error instanceof NotModelled)) throw error;
+    notModelled.push(error.message);
+    return undefined;
+  }
 }
 
 function differenceOf(
