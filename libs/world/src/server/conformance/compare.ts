@@ -1,52 +1,31 @@
-// Whether two servers answered and stored the same. What may differ is named: ids of streams (they are the hour), times
-// by what a round trip takes, the order in which a real server hands out sets and large hashes, the order of fields in
-// JSON that a script wrote, and the line and the words of an error that Lua itself raised.
+// Whether two servers answered and stored the same. What may differ is named: the order in which a real server hands out
+// sets and large hashes, the order of fields in JSON that a script wrote, the sign of what is no number, and the line and the
+// words of an error that Lua itself raised.
 
 import { Failure, NoList, Status, type Reply } from '../replies.ts';
 
-export interface Tolerance {
-  /** Times may differ by so much. */
-  readonly ms: number;
-  /** The hour when the real server had answered: a key that ended before may be gone there. */
-  readonly answeredAt: number;
-  /** The script looks at what is left of a time to live. */
-  readonly tellsTimes: boolean;
-  /** The script goes through something that has no order. */
-  readonly isUnordered: boolean;
-  /** The script goes through a table by `pairs`: where it ended in an error, how far it had come is an order of hashes. */
-  readonly usesPairs: boolean;
-}
-
 /** What is different, or undefined. */
-export function difference(model: Reply, real: Reply, tolerance: Tolerance): string | undefined {
-  if (isSame(model, real, tolerance)) return undefined;
-  if (isSame(normal(model, tolerance.isUnordered), normal(real, tolerance.isUnordered), tolerance)) return undefined;
+export function difference(model: Reply, real: Reply, isUnordered: boolean): string | undefined {
+  if (isSame(model, real)) return undefined;
+  if (isSame(normal(model, isUnordered), normal(real, isUnordered))) return undefined;
   return `model ${shown(model)}\nreal  ${shown(real)}`;
 }
 
-/** Dumps as DUMP makes them. */
-export function dumpDifference(model: Reply, real: Reply, tolerance: Tolerance): string | undefined {
-  if (!Array.isArray(model) || !Array.isArray(real)) return `no dump: model ${shown(model)}, real ${shown(real)}`;
+/** Of what TELL_AND_EMPTY tells. */
+export function stateDifference(model: Reply, real: Reply): string | undefined {
+  if (isSame(model, real)) return undefined;
+  if (!Array.isArray(model) || !Array.isArray(real)) return `no state: model ${shown(model)}, real ${shown(real)}`;
   const [one, other] = [byName(model), byName(real)];
   for (const name of new Set([...one.keys(), ...other.keys()])) {
     const [a, b] = [one.get(name), other.get(name)];
-    const end = Number((a ?? b)![2]);
-    if ((a === undefined || b === undefined) && end >= 0 && end <= tolerance.answeredAt) continue;
     if (a === undefined || b === undefined)
       return `key ${name} is ${a === undefined ? 'not there' : 'there'} in the model`;
     const kind = String(a[1]);
-    const isLoose = tolerance.isUnordered || kind === 'hash';
-    const found =
-      kind === String(b[1])
-        ? difference(kind === 'hash' ? pairs(a[3]!) : a[3]!, kind === 'hash' ? pairs(b[3]!) : b[3]!, {
-            ...tolerance,
-            isUnordered: isLoose,
-          })
-        : `types ${kind} and ${String(b[1])}`;
+    if (kind !== b[1]) return `key ${name} is a ${kind} in the model, a ${String(b[1])} in the real one`;
+    const [mine, theirs] = kind === 'hash' ? [pairs(a[3]!), pairs(b[3]!)] : [a[3]!, b[3]!];
+    const found = difference(mine, theirs, false);
     if (found !== undefined) return `key ${name} (${kind}):\n${found}`;
-    const [until, realUntil] = [Number(a[2]), Number(b[2])];
-    if (until !== realUntil && (until < 0 || realUntil < 0 || Math.abs(until - realUntil) > tolerance.ms))
-      return `key ${name} ends at ${until} in the model, at ${realUntil} in the real one`;
+    if (a[2] !== b[2]) return `key ${name} ends at ${String(a[2])} in the model, at ${String(b[2])} in the real one`;
   }
   return undefined;
 }
@@ -65,25 +44,14 @@ function pairs(flat: Reply): Reply {
 
 /** JavaScript has no sign of what is no number. */
 const NO_NUMBER = /-nan\b/g;
-const STREAM_ID = /^\d{13}-\d+$/;
 
-function isSame(a: Reply, b: Reply, tolerance: Tolerance): boolean {
-  if (typeof a === 'number' && typeof b === 'number')
-    return a === b || (tolerance.tellsTimes && Math.abs(a - b) <= tolerance.ms);
-  if (typeof a === 'string' && typeof b === 'string')
-    return a === b || (STREAM_ID.test(a) && STREAM_ID.test(b)) || (tolerance.tellsTimes && areNear(a, b, tolerance.ms));
-  if (a === null || b === null) return a === b;
-  if (a instanceof Status || b instanceof Status)
-    return a instanceof Status && b instanceof Status && a.text === b.text;
-  if (a instanceof Failure || b instanceof Failure)
-    return a instanceof Failure && b instanceof Failure && errorOf(a) === errorOf(b);
-  if (a instanceof NoList || b instanceof NoList) return a instanceof NoList && b instanceof NoList;
+function isSame(a: Reply, b: Reply): boolean {
+  if (a === b) return true;
+  if (a instanceof Status) return b instanceof Status && a.text === b.text;
+  if (a instanceof Failure) return b instanceof Failure && errorOf(a) === errorOf(b);
+  if (a instanceof NoList) return b instanceof NoList;
   if (!Array.isArray(a) || !Array.isArray(b) || a.length !== b.length) return false;
-  return a.every((item, at) => isSame(item as Reply, b[at] as Reply, tolerance));
-}
-
-function areNear(a: string, b: string, ms: number): boolean {
-  return /^-?\d+$/.test(a) && /^-?\d+$/.test(b) && Math.abs(Number(a) - Number(b)) <= ms;
+  return a.every((item, at) => isSame(item as Reply, b[at] as Reply));
 }
 
 /** Without the place in the script; of what Lua raised, that it did. */

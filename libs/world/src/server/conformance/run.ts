@@ -1,224 +1,188 @@
-// Holds the model against a real server: the same state on both, the same call, and then replies and everything that is
-// stored. A case is named by seed, script and number, and is the same again with those.
+// Holds the model against a real server: the same hour and state on both, the same call, and then replies and everything
+// that is stored. A case is named by seed, script and number, and is the same again with those.
 //
-// Many cases travel together, so that a round trip is not most of the time.
+// Many cases travel together, and the model runs the next ones while the real server is at work.
 
-import type { Flavour } from '../command.ts';
 import { NotModelled } from '../../lua/index.ts';
-import { ModelServer } from '../model-server.ts';
-import { Failure, type Reply } from '../replies.ts';
-import { sha1Of } from '../scripts.ts';
+import type { Flavour } from '../command.ts';
 import type { ServerSession } from '../interface.ts';
+import { ModelServer } from '../model-server.ts';
+import { Failure, OK, type Reply } from '../replies.ts';
+import { sha1Of } from '../scripts.ts';
 import { commandSequence } from './commands.ts';
-import { difference, dumpDifference, shown, type Tolerance } from './compare.ts';
+import { difference, shown, stateDifference } from './compare.ts';
 import { mutated, type RecordedCall } from './mutate.ts';
 import { Random } from './random.ts';
-import type { RealServer } from './real-server.ts';
-import { TIME_KEY, type NamedScript } from './scripts.ts';
-import { commandsFor, DUMP, type State } from './state.ts';
+import { clockCommand, type RealServer } from './real-server.ts';
+import type { NamedScript } from './scripts.ts';
+import { commandsFor, TELL_AND_EMPTY, tellAndEmpty, type State } from './state.ts';
 
-export interface ConformanceOptions {
-  readonly real: RealServer;
-  readonly flavour: Flavour;
-  readonly scripts: ReadonlyMap<string, NamedScript>;
-  readonly corpus: readonly RecordedCall[];
+export interface Wanted {
+  /** A script by its name, or PLAIN. */
+  readonly script: string;
   readonly seed: number;
-  /** So many are drawn of each script. */
+  /** The number of the first case, and how many are drawn. */
+  readonly from: number;
   readonly calls: number;
-  /** The number of the first case. */
-  readonly from?: number;
-  /** Only these, by name; "commands" is the plain ones. */
-  readonly only?: readonly string[] | undefined;
-  /** After so many differences of a script the next one comes. */
-  readonly mostDifferences?: number;
-  readonly until?: () => boolean;
+  /** After so many differences no more are looked for. */
+  readonly mostDifferences: number;
 }
 
-export interface ScriptReport {
-  readonly script: string;
-  /** Compared. */
+export interface Report {
+  readonly drawn: number;
+  /** Of those drawn: what is compared, without what the model says that it does not have. */
   readonly calls: number;
   /** Calls that ended in an error, on both. */
   readonly errors: number;
   readonly differences: readonly string[];
-  /** How many calls were left out because the model says that it does not have what they need, by what it says. */
-  readonly notModelled: ReadonlyMap<string, number>;
+  /** How many were left out, by what the model says that it does not have. */
+  readonly notModelled: Readonly<Record<string, number>>;
+}
+
+/** The plain commands, which have no script. */
+export const PLAIN = 'commands';
+
+/** The names of what was recorded at least once, and PLAIN. */
+export function comparedScripts(scripts: ReadonlyMap<string, NamedScript>, corpus: readonly RecordedCall[]): string[] {
+  const recorded = new Set(corpus.map(({ script }) => script));
+  return [...[...scripts.keys()].filter((name) => recorded.has(name)).toSorted(), PLAIN];
 }
 
 interface Case {
-  readonly label: string;
+  readonly index: number;
   readonly state: State;
   readonly now: number;
   readonly commands: readonly (readonly string[])[];
-  readonly tolerance: Omit<Tolerance, 'ms' | 'answeredAt'>;
 }
 
-const BATCH = 20;
-/** What a millisecond that is rounded another way, and a server's cached hour, can make. */
-const SLACK_MS = 5;
-export const PLAIN = 'commands';
-
-/** The names of what was recorded at least once, and the plain commands. */
-export function comparedScripts({
-  scripts,
-  corpus,
-  only,
-}: Pick<ConformanceOptions, 'scripts' | 'corpus' | 'only'>): string[] {
-  const recorded = new Set(corpus.map(({ script }) => script));
-  return [...[...scripts.keys()].filter((name) => recorded.has(name)).toSorted(), PLAIN].filter(
-    (name) => only === undefined || only.includes(name),
-  );
+/** A case that the model has answered. */
+interface Answered {
+  readonly index: number;
+  readonly requests: readonly (readonly string[])[];
+  /** One for each request; the last tells the state. */
+  readonly replies: readonly Reply[];
 }
 
-export async function* runConformance(options: ConformanceOptions): AsyncGenerator<ScriptReport> {
-  for (const name of comparedScripts(options)) {
-    if (options.until?.() === true) return;
-    yield await runScript(name, options);
+const BATCH = 25;
+const TELL_SHA = sha1Of(TELL_AND_EMPTY);
+
+export class Conformance {
+  readonly #real: RealServer;
+  readonly #flavour: Flavour;
+  readonly #scripts: ReadonlyMap<string, NamedScript>;
+  readonly #corpus: readonly RecordedCall[];
+  readonly #model: ModelServer;
+  readonly #session: ServerSession;
+  #now = 0;
+
+  constructor(
+    real: RealServer,
+    flavour: Flavour,
+    { scripts, corpus }: { scripts: ReadonlyMap<string, NamedScript>; corpus: readonly RecordedCall[] },
+  ) {
+    this.#real = real;
+    this.#flavour = flavour;
+    this.#scripts = scripts;
+    this.#corpus = corpus;
+    this.#model = new ModelServer({ now: () => this.#now, random: () => 0.5, flavour, keptMs: 0 });
+    this.#session = this.#model.connect(() => undefined);
+  }
+
+  /** Throws where the script was never recorded. */
+  async run(wanted: Wanted): Promise<Report> {
+    const script = this.#scripts.get(wanted.script);
+    const recorded = this.#corpus.filter((call) => call.script === wanted.script);
+    if (wanted.script !== PLAIN && (script === undefined || recorded.length === 0))
+      throw new Error(`no call of ${wanted.script} was recorded: there is nothing to draw from`);
+    const loads = [TELL_AND_EMPTY, ...(script === undefined ? [] : [script.text])].map((text) => [
+      'SCRIPT',
+      'LOAD',
+      text,
+    ]);
+    await this.#real.ask([['FLUSHALL'], ...loads]);
+    for (const load of loads) this.#model.execute(this.#session, load);
+
+    const draw = (index: number): Case =>
+      script === undefined ? plainCase(wanted.seed, index) : scriptCase(script, recorded, wanted.seed, index);
+    const label = (index: number): string =>
+      `--flavour ${this.#flavour} --script ${wanted.script} --seed ${wanted.seed} --from ${index} --calls 1`;
+    const usesPairs = script?.usesPairs === true;
+    const [differences, notModelled]: [string[], Record<string, number>] = [[], {}];
+    let [drawn, calls, errors] = [0, 0, 0];
+    const isOver = (): boolean => drawn >= wanted.calls || differences.length >= wanted.mostDifferences;
+    const prepare = (): Answered[] => {
+      const cases = Array.from({ length: Math.min(BATCH, wanted.calls - drawn) }, (_, at) =>
+        draw(wanted.from + drawn + at),
+      );
+      drawn += cases.length;
+      return cases.flatMap((one) => {
+        const answered = this.#answered(one);
+        if (typeof answered !== 'string') return [answered];
+        notModelled[answered] = (notModelled[answered] ?? 0) + 1;
+        return [];
+      });
+    };
+
+    let next = prepare();
+    while (next.length > 0) {
+      const [batch, asked] = [next, this.#real.ask(next.flatMap(({ requests }) => requests))];
+      next = isOver() ? [] : prepare();
+      const replies = await asked;
+      let at = 0;
+      for (const one of batch) {
+        const theirs = replies.slice(at, at + one.requests.length);
+        at += one.requests.length;
+        calls++;
+        if (one.replies.at(-2) instanceof Failure) errors++;
+        const found = differenceOf(one, theirs, usesPairs);
+        if (found !== undefined) differences.push(`${label(one.index)}\n${found}`);
+      }
+      if (differences.length >= wanted.mostDifferences) break;
+    }
+    return { drawn, calls, errors, differences, notModelled };
+  }
+
+  /** What the model says to a case; a text where it says that it does not have what is needed. */
+  #answered({ index, state, now, commands }: Case): Answered | string {
+    this.#now = now;
+    this.#model.keys.clear();
+    const requests = [...commandsFor(state, now), ...commands];
+    try {
+      const replies = requests.map((request) => this.#model.execute(this.#session, request));
+      return {
+        index,
+        requests: [clockCommand(now), ...requests, ['EVALSHA', TELL_SHA, '0']],
+        replies: [OK, ...replies, tellAndEmpty(this.#model.keys, this.#flavour)],
+      };
+    } catch (error) {
+      if (error instanceof NotModelled) return error.message;
+      throw new Error(`the model breaks at case ${index}: ${shown(commands.at(-1)!)}`, { cause: error });
+    }
   }
 }
 
-async function runScript(name: string, options: ConformanceOptions): Promise<ScriptReport> {
-  const script = options.scripts.get(name);
-  const calls = options.corpus.filter((call) => call.script === name);
-  const sha = script === undefined ? '' : sha1Of(script.text);
-  const load = script === undefined ? [] : [['SCRIPT', 'LOAD', script.text]];
-  await options.real.ask([['FLUSHALL'], ['SCRIPT', 'LOAD', DUMP], ...load]);
-  const world = new Model(options.flavour, load);
-  const differences: string[] = [];
-  const notModelled = new Map<string, number>();
-  const from = options.from ?? 0;
-  let [errors, done] = [0, 0];
-  while (done < options.calls && differences.length < (options.mostDifferences ?? 3) && options.until?.() !== true) {
-    const cases = Array.from({ length: Math.min(BATCH, options.calls - done) }, (_, at) =>
-      script === undefined
-        ? plainCase(options, from + done + at)
-        : scriptCase(script, sha, calls, options, from + done + at),
-    );
-    const found = await compare(cases, world, options.real);
-    errors += found.errors;
-    differences.push(...found.differences);
-    for (const what of found.notModelled) notModelled.set(what, (notModelled.get(what) ?? 0) + 1);
-    done += cases.length;
-  }
-  const left = [...notModelled.values()].reduce((sum, count) => sum + count, 0);
-  return { script: name, calls: done - left, errors, differences, notModelled };
-}
-
-function scriptCase(
-  script: NamedScript,
-  sha: string,
-  recorded: readonly RecordedCall[],
-  { seed }: ConformanceOptions,
-  index: number,
-): Case {
+function scriptCase(script: NamedScript, recorded: readonly RecordedCall[], seed: number, index: number): Case {
   const random = new Random(seed, script.name, index);
   const isPlain = index < recorded.length;
-  const call = mutated(isPlain ? recorded[index]! : random.of(recorded), random, isPlain);
-  return {
-    label: `--script ${script.name} --seed ${seed} --from ${index} --calls 1`,
-    state: call.state,
-    now: call.now,
-    commands: [['EVALSHA', sha, String(call.keys.length), ...call.keys, ...call.args]],
-    tolerance: script,
-  };
+  const { state, now, keys, args } = mutated(isPlain ? recorded[index]! : random.of(recorded), random, isPlain);
+  return { index, state, now, commands: [['EVALSHA', sha1Of(script.text), String(keys.length), ...keys, ...args]] };
 }
 
-function plainCase({ seed }: ConformanceOptions, index: number): Case {
-  const random = new Random(seed, PLAIN, index);
-  return {
-    label: `--script ${PLAIN} --seed ${seed} --from ${index} --calls 1`,
-    state: {},
-    now: 0,
-    commands: commandSequence(random),
-    tolerance: { tellsTimes: true, isUnordered: false, usesPairs: false },
-  };
+function plainCase(seed: number, index: number): Case {
+  return { index, state: {}, now: PLAIN_MS, commands: commandSequence(new Random(seed, PLAIN, index)) };
 }
 
-class Model {
-  now = 0;
-  readonly #server: ModelServer;
-  readonly #session: ServerSession;
+const PLAIN_MS = 1_795_000_000_000;
 
-  constructor(flavour: Flavour, load: readonly (readonly string[])[]) {
-    this.#server = new ModelServer({ now: () => this.now, random: () => 0.5, flavour, keptMs: 0 });
-    this.#session = this.#server.connect(() => undefined);
-    this.ask([['SCRIPT', 'LOAD', DUMP], ...load]);
+/** `usesPairs`: how far a script came before an error is an order of hashes. */
+function differenceOf({ requests, replies }: Answered, real: readonly Reply[], usesPairs: boolean): string | undefined {
+  const last = requests.length - 1;
+  for (let at = 0; at < last; at++) {
+    const found = difference(replies[at]!, real[at]!, UNORDERED.has(requests[at]![0]!));
+    if (found !== undefined) return `${shown(requests[at]!)}\n${found}`;
   }
-
-  ask(commands: readonly (readonly string[])[]): Reply[] {
-    return commands.map((command) => this.#server.execute(this.#session, command));
-  }
-}
-
-/** The servers get the hour of the call as a list, and what they hold is told without it. */
-function requestsOf({ state, now, commands }: Case, wallMs: number): string[][] {
-  const hour = ['RPUSH', TIME_KEY, String(Math.floor(now / 1_000)), String((now % 1_000) * 1_000)];
-  return [
-    ['FLUSHALL'],
-    ...commandsFor(state, wallMs),
-    hour,
-    ...commands.map((command) => [...command]),
-    ['DEL', TIME_KEY],
-    ['EVALSHA', sha1Of(DUMP), '0'],
-  ];
-}
-
-async function compare(
-  cases: readonly Case[],
-  model: Model,
-  real: RealServer,
-): Promise<{ readonly errors: number; readonly differences: string[]; readonly notModelled: string[] }> {
-  const wallMs = Date.now();
-  model.now = wallMs;
-  const notModelled: string[] = [];
-  const tried = cases.flatMap((one) => {
-    const commands = requestsOf(one, wallMs);
-    const mine = answersOf(model, commands, notModelled);
-    return mine === undefined ? [] : [{ one, commands, mine }];
-  });
-  const asked = real.ask(tried.flatMap(({ commands }) => commands));
-  const replies = await asked;
-  const ms = Date.now() - wallMs + SLACK_MS;
-  let [at, errors] = [0, 0];
-  const differences: string[] = [];
-  for (const { one, commands, mine } of tried) {
-    const theirs = replies.slice(at, at + commands.length);
-    at += commands.length;
-    if (mine.at(-3) instanceof Failure) errors++;
-    const found = differenceOf(one, commands, mine, theirs, ms);
-    if (found !== undefined) differences.push(`${one.label}\n${found}`);
-  }
-  return { errors, differences, notModelled };
-}
-
-/** Undefined where the model says by name that it does not have what the call needs. */
-function answersOf(model: Model, commands: readonly (readonly string[])[], notModelled: string[]): Reply[] | undefined {
-  try {
-    return model.ask(commands);
-  } catch (error) {
-    if (!(error instanceof NotModelled)) throw error;
-    notModelled.push(error.message);
-    return undefined;
-  }
-}
-
-function differenceOf(
-  { tolerance }: Case,
-  commands: readonly (readonly string[])[],
-  mine: readonly Reply[],
-  theirs: readonly Reply[],
-  ms: number,
-): string | undefined {
-  const full = { ...tolerance, ms, answeredAt: Date.now() + SLACK_MS };
-  for (const [at, command] of commands.slice(0, -1).entries()) {
-    const found = difference(mine[at]!, theirs[at]!, {
-      ...full,
-      isUnordered: full.isUnordered || UNORDERED.has(command[0]!),
-    });
-    if (found !== undefined) return `${shown([...command])}\n${found}`;
-  }
-  if (full.usesPairs && mine.at(-3) instanceof Failure) return undefined;
-  return dumpDifference(mine.at(-1)!, theirs.at(-1)!, full);
+  if (usesPairs && replies[last - 1] instanceof Failure) return undefined;
+  return stateDifference(replies[last]!, real[last]!);
 }
 
 const UNORDERED = new Set(['KEYS', 'SMEMBERS', 'HGETALL', 'HKEYS', 'HVALS', 'SCAN', 'SSCAN', 'HSCAN']);

@@ -1,4 +1,11 @@
-// A keyspace as it is written into the corpus and made on a server, the model or a real one, by ordinary commands.
+// A keyspace as it is written into the corpus, made on a server, the model or a real one, by ordinary commands, and told
+// again.
+
+import type { Flavour } from '../command.ts';
+import type { Entry, Keyspace } from '../keyspace.ts';
+import { scoreText } from '../numbers.ts';
+import type { Reply } from '../replies.ts';
+import { idText } from '../stream.ts';
 
 export type StateValue =
   | readonly ['string', string, (number | undefined)?]
@@ -32,8 +39,11 @@ export function commandsFor(state: State, now: number): string[][] {
   });
 }
 
-/** Tells everything of every key, in the order of their names; ids of a stream are left out, they are the hour. */
-export const DUMP = `
+/**
+ * Tells everything of every key, in the order of their names, and leaves nothing. A key whose time is over is none, and
+ * would be one again when the clock is set back: hence FLUSHALL.
+ */
+export const TELL_AND_EMPTY = `
 local names = redis.call('KEYS', '*')
 table.sort(names)
 local all = {}
@@ -52,12 +62,43 @@ for at, name in ipairs(names) do
   elseif kind == 'zset' then
     value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
   else
-    value = {}
-    for place, entry in ipairs(redis.call('XRANGE', name, '-', '+')) do
-      value[place] = entry[2]
-    end
+    value = redis.call('XRANGE', name, '-', '+')
   end
   all[at] = { name, kind, redis.call('PEXPIRETIME', name), value }
+  redis.call('DEL', name)
+end
+if redis.call('DBSIZE') > 0 then
+  redis.call('FLUSHALL')
 end
 return all
 `;
+
+/** The same of the model. */
+export function tellAndEmpty(keys: Keyspace, flavour: Flavour): Reply {
+  const told = keys
+    .keys()
+    .toSorted()
+    .map((name): Reply => {
+      const entry = keys.find(name)!;
+      return [name, entry.type, entry.expireAt ?? -1, valueOf(entry, flavour)];
+    });
+  keys.clear();
+  return told;
+}
+
+function valueOf(entry: Entry, flavour: Flavour): Reply {
+  switch (entry.type) {
+    case 'string':
+      return entry.value;
+    case 'hash':
+      return [...entry.value].flat();
+    case 'list':
+      return [...entry.value];
+    case 'set':
+      return [...entry.value].toSorted();
+    case 'zset':
+      return entry.value.entries.flatMap(({ member, score }) => [member, scoreText(score, flavour)]);
+    case 'stream':
+      return entry.value.entries.map((one) => [idText(one), [...one.fields]]);
+  }
+}
