@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { decodeResultHeader, encodeResult, keySpace, openResult } from '@shoal/contract';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
@@ -72,6 +72,63 @@ test('a body whose reply was lost with the connection comes all the same', async
       jobIds.length,
     );
   }
+});
+
+describe('a server that forgets in a restart what it answered', () => {
+  /** A connection of a reader; `forget` happens once, behind the script that takes and before the GET of the body. */
+  function readerOf(forget: () => Promise<unknown>): Redis {
+    const reader = openConnection({ url: server.url, name: 'test' });
+    const send = reader.sendCommand.bind(reader);
+    let forgotten: Promise<unknown> | undefined;
+    reader.sendCommand = ((command: Parameters<typeof send>[0]) => {
+      if (command.name.toLowerCase() !== 'get') return send(command);
+      forgotten ??= forget();
+      return forgotten.then(() => send(command));
+    }) as typeof send;
+    return reader;
+  }
+  const forgetBodies = async (): Promise<void> => {
+    const names = await staged();
+    if (names.length > 0) await connection.del(...names);
+  };
+
+  test('that a result was taken: it is taken again', async () => {
+    await connection.set(output('again'), result, 'PX', 60_000);
+    await acknowledge(connection, keys, QUEUE, ['again-not']); // the script is loaded
+    const forget = vi.fn(async () => {
+      await expect.poll(staged).toHaveLength(1);
+      await connection.set(output('again'), result, 'PX', 60_000);
+      await forgetBodies();
+    });
+    const reader = readerOf(forget);
+    expect(await acknowledge(reader, keys, QUEUE, ['again', 'none'])).toEqual([
+      { kind: 'body', bytes: result },
+      { kind: 'absent' },
+    ]);
+    expect(forget).toHaveBeenCalledTimes(1);
+    await closeConnection(reader);
+  });
+
+  test('the result as well: it is not there, and nobody is told that it was taken', async () => {
+    await connection.set(output('gone'), result, 'PX', 60_000);
+    const reader = readerOf(async () => {
+      await expect.poll(staged).toHaveLength(1);
+      await connection.del(output('gone'));
+      await forgetBodies();
+    });
+    expect(await acknowledge(reader, keys, QUEUE, ['gone'])).toEqual([{ kind: 'absent' }]);
+    await closeConnection(reader);
+  });
+
+  test('the body alone, which is kept for a minute: it was taken', async () => {
+    await connection.set(output('late'), result, 'PX', 60_000);
+    const reader = readerOf(async () => {
+      await expect.poll(staged).toHaveLength(1);
+      await forgetBodies();
+    });
+    expect(await acknowledge(reader, keys, QUEUE, ['late'])).toEqual([{ kind: 'taken' }]);
+    await closeConnection(reader);
+  });
 });
 
 test('many keys are answered in order, whatever is in them', async () => {

@@ -33,10 +33,41 @@ export async function acknowledge(
   jobIds: readonly string[],
 ): Promise<Acknowledged[]> {
   const token = randomUUID();
-  const places = jobIds.map((jobId, at) => ({
+  const answers: Acknowledged[] = [];
+  let open = jobIds.map((jobId, at): Place => ({
+    at,
     output: keys.output(queue, jobId),
     body: keys.staged(queue, jobId, `${token}-${at}`),
   }));
+  for (let round = 1; open.length > 0; round++) {
+    const found = await take(connection, open);
+    const lost = open.filter((_, index) => found[index] === 'lost');
+    for (const [index, { at }] of open.entries()) {
+      const answer = found[index]!;
+      if (answer !== 'lost') answers[at] = answer;
+      else if (round === ROUNDS) answers[at] = { kind: 'taken' };
+    }
+    open = round === ROUNDS ? [] : lost;
+  }
+  return answers;
+}
+
+interface Place {
+  /** Of the answer. */
+  readonly at: number;
+  readonly output: string;
+  readonly body: string;
+}
+
+/** A server may forget in one restart what it answered, and be away again when it is asked. */
+const ROUNDS = 3;
+
+/**
+ * Once. "lost": the script took it, and its body is not there any more. A server that forgot the last it was told may
+ * have the whole result again, or not even that, and says so when it is asked again; one that was away for longer than a
+ * body is kept says "taken" then.
+ */
+async function take(connection: Redis, places: readonly Place[]): Promise<(Acknowledged | 'lost')[]> {
   const [outcomes, bodies] = await Promise.all([
     runScriptOver(
       connection,
@@ -50,7 +81,7 @@ export async function acknowledge(
   ]);
   const taken = places.filter((_, at) => String(outcomes[at]) === 'body').map(({ body }) => body);
   const answers = await Promise.all(
-    places.map(async ({ output, body }, at): Promise<Acknowledged> => {
+    places.map(async ({ output, body }, at): Promise<Acknowledged | 'lost'> => {
       switch (String(outcomes[at])) {
         case 'absent':
           return { kind: 'absent' };
@@ -59,10 +90,9 @@ export async function acknowledge(
         case 'foreign':
           return { kind: 'body', bytes: (await read(connection, output)) ?? Buffer.alloc(0) };
         default: {
-          // Not there yet when the script had to be loaded first; not any more when the server was away for longer than
-          // a minute.
+          // not there yet when the script had to be loaded first
           const bytes = bytesOf(bodies[at]) ?? (await read(connection, body));
-          return bytes === undefined ? { kind: 'taken' } : { kind: 'body', bytes };
+          return bytes === undefined ? 'lost' : { kind: 'body', bytes };
         }
       }
     }),
