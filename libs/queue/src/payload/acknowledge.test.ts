@@ -74,28 +74,28 @@ test('a body whose reply was lost with the connection comes all the same', async
   }
 });
 
-describe('a server that forgets in a restart what it answered', () => {
-  /** A connection of a reader; `forget` happens once, behind the script that takes and before the GET of the body. */
-  function readerOf(forget: () => Promise<unknown>): Redis {
-    const reader = openConnection({ url: server.url, name: 'test' });
-    const send = reader.sendCommand.bind(reader);
-    let forgotten: Promise<unknown> | undefined;
-    reader.sendCommand = ((command: Parameters<typeof send>[0]) => {
-      if (command.name.toLowerCase() !== 'get') return send(command);
-      forgotten ??= forget();
-      return forgotten.then(() => send(command));
-    }) as typeof send;
-    return reader;
-  }
-  const forgetBodies = async (): Promise<void> => {
-    const names = await staged();
-    if (names.length > 0) await connection.del(...names);
-  };
+/** A connection of a reader; `forget` happens once, behind the script that takes and before the GET of the body. */
+function readerOf(forget: () => Promise<unknown>): Redis {
+  const reader = openConnection({ url: server.url, name: 'test' });
+  const send = reader.sendCommand.bind(reader);
+  let forgotten: Promise<unknown> | undefined;
+  reader.sendCommand = ((command: Parameters<typeof send>[0]) => {
+    if (command.name.toLowerCase() !== 'get') return send(command);
+    forgotten ??= forget();
+    return forgotten.then(() => send(command));
+  }) as typeof send;
+  return reader;
+}
+const forgetBodies = async (): Promise<void> => {
+  const names = await staged();
+  if (names.length > 0) await connection.del(...names);
+};
 
+describe('a server that forgets in a restart what it answered', () => {
   test('that a result was taken: it is taken again', async () => {
     await connection.set(output('again'), result, 'PX', 60_000);
     await acknowledge(connection, keys, QUEUE, ['again-not']); // the script is loaded
-    const forget = vi.fn(async () => {
+    const forget = vi.fn<() => Promise<void>>(async () => {
       await expect.poll(staged).toHaveLength(1);
       await connection.set(output('again'), result, 'PX', 60_000);
       await forgetBodies();

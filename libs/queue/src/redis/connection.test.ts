@@ -31,13 +31,16 @@ test('a unix socket that is gone for a while is reached again: one line when it 
   await closeConnection(connection);
 });
 
-test('closing in the middle of an outage rejects what waits and leaves nothing', async () => {
+test('closing in the middle of an outage rejects what waits and leaves nothing, and prints nothing', async () => {
+  const printed = vi.spyOn(console, 'error');
   const away = openConnection({ url: 'redis://127.0.0.1:1', name: 'test' });
   await vi.waitUntil(() => away.status === 'reconnecting', { timeout: 10_000 });
   const waiting = away.get('a').catch((error: unknown) => error);
   await closeConnection(away);
   expect(await waiting).toSatisfy(isPassingFault);
   expect(away.status).toBe('end');
+  expect(printed).not.toHaveBeenCalled();
+  printed.mockRestore();
 });
 
 test('what is sent in one turn leaves together, but nobody waits for a quarter of a megabyte to be made', async () => {

@@ -91,6 +91,7 @@ export function openConnection(options: ConnectionOptions): Redis {
   withoutAdvice(connection);
   const { url, name, log } = options;
   if (log !== undefined) tellOutages(connection, { name, server: addressText(url), log, describe });
+  else connection.on('error', () => undefined); // ioredis would print its stack; whoever asked waits the outage out
   countReconnects(connection);
   return connection;
 }
