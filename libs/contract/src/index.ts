@@ -134,7 +134,7 @@ export {
   type ResultHeader,
 } from './result-header.ts';
 export { decodePointer, elsewhere, encodePointer, type ResultPointer } from './result-pointer.ts';
-export { lost, openPointed } from './pointed-result.ts';
+export { lost, pointedResult } from './pointed-result.ts';
 export { encodeBody } from './output-encoding.ts';
 export { fromHalves, toHalves, type ToHalves } from './half.ts';
 export {

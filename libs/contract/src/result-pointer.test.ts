@@ -4,7 +4,7 @@
 import * as fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
-import { openPointed } from './pointed-result.ts';
+import { pointedResult } from './pointed-result.ts';
 import { bodyBytes, encodeResult, openResult } from './result-format.ts';
 import { decodeResultHeader } from './result-header.ts';
 import { decodePointer, encodePointer } from './result-pointer.ts';
@@ -41,8 +41,8 @@ function changed(bytes: Buffer, at: number, value: number): Buffer {
   return copy;
 }
 
-const opened = (pointer: Buffer, pointed: Buffer | undefined): unknown =>
-  codeOf(() => openPointed({ bytes: pointer, decoded: decodePointer(pointer) }, pointed).body.toString('hex'));
+const opened = (pointer: Buffer, found: Buffer): unknown =>
+  codeOf(() => openResult(pointedResult(pointer, decodePointer(pointer), found)).body.toString('hex'));
 
 test('golden bytes', () => {
   expect(POINTER.toString('hex')).toBe(GOLDEN.toString('hex'));
@@ -117,16 +117,18 @@ describe('what is no pointer', () => {
 
 describe('what a payload server may give for it', () => {
   test.each([
-    ['nothing', undefined],
     ['an empty string', Buffer.alloc(0)],
     ['a part of it', RESULT.subarray(0, 36)],
     ['more than it', Buffer.concat([RESULT, Buffer.alloc(4)])],
-    ['another body', changed(RESULT, 35, 0x40)],
     ['the result of another request', changed(RESULT, 20, 0xff)],
     ['a result of another form', changed(RESULT, 5, 1)],
     ['the pointer itself', POINTER.subarray(0, 40)],
   ])('%s is PAYLOAD_LOST', (_, pointed) => {
     expect(opened(POINTER, pointed)).toBe('PAYLOAD_LOST');
+  });
+
+  test('another body is RESULT_CORRUPT', () => {
+    expect(opened(POINTER, changed(RESULT, 35, 0x40))).toBe('RESULT_CORRUPT');
   });
 
   test('the result itself is opened', () => expect(opened(POINTER, RESULT)).toBe(BODY.toString('hex')));

@@ -12,4 +12,5 @@ export {
 } from './redis/connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';
+export { PayloadServers, type PayloadServersOptions } from './payload/payload-servers.ts';
 export { parseReply, type ReplyMessage } from './payload/reply-message.ts';

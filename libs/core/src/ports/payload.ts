@@ -5,6 +5,8 @@ import type { Lane } from '@shoal/contract';
 export interface InputRead {
   /** The SHI1 bytes, or undefined when the key does not exist. */
   readonly input: Buffer | undefined;
+  /** Why a payload server has not given it. */
+  readonly lost?: string | undefined;
   /** The first bytes of a result that exists already, or undefined. */
   readonly resultHead: Buffer | undefined;
 }
@@ -16,6 +18,8 @@ export interface WantedPayload {
   readonly resultId?: string | undefined;
   /** False: only the result's head is looked for (inline jobs have no input key). */
   readonly hasInput: boolean;
+  /** On which payload server its input lies, and the fingerprint it was put under. Left out: at its input key. */
+  readonly beside?: { readonly store: string; readonly fingerprint: string } | undefined;
 }
 
 export interface CommitRequest {
@@ -30,6 +34,8 @@ export interface CommitRequest {
   /** Header and body (SHL1). */
   readonly result: Buffer;
   readonly ttlMs: number;
+  /** The body may lie on a payload server, if the store has this set of them: its reader reads them. */
+  readonly payloads?: string | undefined;
 }
 
 /** `already`: a result with this fingerprint is there. `conflict`: one with another fingerprint is. */

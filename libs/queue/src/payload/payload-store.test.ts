@@ -1,16 +1,19 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { Command } from 'ioredis';
-import { encodeResult, encodeTexts, keySpace } from '@shoal/contract';
+import { decodePointer, decodeResultHeader, encodeResult, encodeTexts, keySpace, pointedResult } from '@shoal/contract';
 import type { CommitRequest } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 import { acknowledge } from './acknowledge.ts';
+import { PayloadServers, inputPlace } from './payload-servers.ts';
 import { RedisPayloadStore } from './payload-store.ts';
 
 const QUEUE = 'embed-x';
 const FINGERPRINT = '00112233445566ff';
 let server: TestServer;
+let payloadServer: TestServer;
+let payloads: PayloadServers | undefined;
 let connection: Redis;
 let store: RedisPayloadStore;
 let log: RecordingLogger;
@@ -18,23 +21,40 @@ let prefixes = 0;
 let keys = keySpace('{t}');
 
 beforeAll(async () => {
-  server = await startTestServer({ appendFsync: 'always' });
+  [server, payloadServer] = await Promise.all([
+    startTestServer({ appendFsync: 'always' }),
+    startTestServer({ appendFsync: 'no', topology: 'single' }),
+  ]);
   connection = openConnection({ url: server.url, name: 'test' });
 });
 
 beforeEach(async () => {
-  const prefix = `{t-payload-${++prefixes}}`;
-  keys = keySpace(prefix);
+  keys = keySpace(`{t-payload-${++prefixes}}`);
   dims = 4;
   log = new RecordingLogger();
-  store = await RedisPayloadStore.connect({
+  payloads = undefined;
+  store = await connect();
+});
+
+function connect(): Promise<RedisPayloadStore> {
+  const prefix = `{t-payload-${prefixes}}`;
+  return RedisPayloadStore.connect({
     redisUrl: server.url,
     prefix,
     queue: QUEUE,
     cpuQueue: `${QUEUE}-cpu`,
+    payloads,
     log,
   });
-});
+}
+
+/** With a payload server from here on. */
+async function connectBeside(payloadServers = payloadServer.url): Promise<PayloadServers> {
+  await store.stop();
+  payloads = await PayloadServers.connect({ payloadServers, clientName: 'test', log });
+  store = await connect();
+  return payloads;
+}
 
 afterEach(async () => {
   await store.stop();
@@ -43,7 +63,7 @@ afterEach(async () => {
 
 afterAll(async () => {
   await closeConnection(connection);
-  await server.stop();
+  await Promise.all([server.stop(), payloadServer.stop()]);
 });
 
 let dims = 4;
@@ -53,6 +73,7 @@ function request(jobId: string, token: string, fill: number, fingerprint = FINGE
     token,
     fingerprint,
     ttlMs: 60_000,
+    payloads: payloads?.id,
     result: encodeResult(
       { dtype: 'f32', rows: 1, dims, fingerprint, isTruncated: false },
       Buffer.alloc(dims * 4, fill),
@@ -69,16 +90,22 @@ function staged(): Promise<string[]> {
   return connection.keys(keys.staged(QUEUE, '*', '*'));
 }
 
-function stored(jobId: string): Promise<Buffer | null> {
-  return connection.getBuffer(keys.output(QUEUE, jobId));
+/** What a reader gets. */
+async function stored(jobId: string): Promise<Buffer | null> {
+  const bytes = await connection.getBuffer(keys.output(QUEUE, jobId));
+  if (bytes === null || decodeResultHeader(bytes)?.isPointer !== true) return bytes;
+  const pointer = decodePointer(bytes);
+  return pointedResult(bytes, pointer, await payloads!.get(pointer));
 }
 
 describe.each([
-  ['small results, which travel in the script', 4],
-  ['large results, which are staged', 8_192],
-])('commit of %s', (_form, wide) => {
-  beforeEach(() => {
+  ['small results, which travel in the script', 4, false],
+  ['large results, which are staged', 8_192, false],
+  ['large results, which lie on a payload server', 8_192, true],
+])('commit of %s', (_form, wide, isBeside) => {
+  beforeEach(async () => {
     dims = wide;
+    if (isBeside) await connectBeside();
   });
 
   test('writes the result with its time to live while the lock is ours', async () => {
@@ -187,6 +214,102 @@ describe.each([
     await stopped;
     await server.restart();
   });
+});
+
+/** Bytes at the result key itself. */
+function kept(jobId: string): Promise<number> {
+  return connection.strlen(keys.output(QUEUE, jobId));
+}
+
+describe('with a payload server', () => {
+  beforeEach(async () => {
+    dims = 8_192;
+    await connectBeside();
+  });
+
+  test('a pointer is committed, and its body outlives it', async () => {
+    await lock('a', 'mine');
+    expect(await store.commit([request('a', 'mine', 7)])).toEqual(['committed']);
+    const pointer = decodePointer((await connection.getBuffer(keys.output(QUEUE, 'a')))!);
+    expect(pointer).toMatchObject({ store: payloads!.names[0], bytes: 32 + 4 * dims });
+    const [bodyMs, pointerMs] = [
+      await payloadServer.command('PTTL', pointer.key),
+      await connection.pttl(keys.output(QUEUE, 'a')),
+    ];
+    expect(Number(bodyMs)).toBeGreaterThan(pointerMs + 50_000);
+    expect(Number(bodyMs)).toBeLessThanOrEqual(120_000);
+  });
+
+  test('a result goes by the queue server whose reader has other payload servers, or none, or which is small', async () => {
+    for (const jobId of ['none', 'others', 'small']) await lock(jobId, 'mine');
+    const large = request('none', 'mine', 1);
+    await store.commit([
+      { ...large, payloads: undefined },
+      { ...request('others', 'mine', 1), payloads: 'ffffffffffffffff' },
+    ]);
+    dims = 4;
+    await store.commit([request('small', 'mine', 1)]);
+    expect(await Promise.all(['none', 'others', 'small'].map(kept))).toEqual([32 + 32_768, 32 + 32_768, 32 + 16]);
+  });
+
+  test.each<[string, () => Promise<unknown>, () => Promise<unknown>]>([
+    [
+      'is full',
+      () => payloadServer.command('CONFIG', 'SET', 'maxmemory', '1'),
+      () => payloadServer.command('CONFIG', 'SET', 'maxmemory', '0'),
+    ],
+    [
+      'takes no writes',
+      () => payloadServer.command('REPLICAOF', '127.0.0.1', '1'),
+      () => payloadServer.command('REPLICAOF', 'NO', 'ONE'),
+    ],
+    ['is dead', () => payloadServer.kill9(), () => payloadServer.restart()],
+  ])('results go by the queue server while the only payload server %s', async (_, breakIt, mendIt) => {
+    await lock('a', 'mine');
+    await breakIt();
+    const answers = await store.commit([request('a', 'mine', 5)]);
+    const bytes = await kept('a');
+    await mendIt();
+    expect(answers).toEqual(['committed']);
+    expect(bytes).toBe(32 + 4 * dims);
+  });
+
+  test('of two claims that both put a body, the one with the lock decides which it is', async () => {
+    await lock('a', 'second claim');
+    const [late, held] = [request('a', 'first claim', 1), request('a', 'second claim', 2)];
+    const answers = await Promise.all([store.commit([late]), store.commit([held])]);
+    expect(answers).toEqual([['lease-lost'], ['committed']]);
+    expect(await stored('a')).toEqual(held.result);
+  });
+
+  test('an input is read from the server that the job names; one that is lost there is told', async () => {
+    const input = encodeTexts(['x'.repeat(20_000)]);
+    const [place] = payloads!.names;
+    const prefix = `{t-payload-${prefixes}}`;
+    await payloads!.put('a', inputPlace(prefix, QUEUE, 'a', FINGERPRINT), input, 60_000);
+    const beside = { store: place!, fingerprint: FINGERPRINT };
+    await connection.set(keys.input(QUEUE, 'here'), 'as ever');
+    expect(
+      await store.read([
+        { jobId: 'a', hasInput: true, beside },
+        { jobId: 'here', hasInput: true },
+        { jobId: 'gone', hasInput: true, beside },
+        { jobId: 'a', hasInput: true, beside: { ...beside, store: '10.9.8.7:1' } },
+      ]),
+    ).toEqual([
+      { input, resultHead: undefined },
+      { input: Buffer.from('as ever'), resultHead: undefined },
+      { input: undefined, resultHead: undefined, lost: expect.stringContaining('has nothing there') },
+      { input: undefined, resultHead: undefined, lost: expect.stringContaining('10.9.8.7:1') },
+    ]);
+  });
+});
+
+test('an input on a payload server is told as lost by a worker that has none', async () => {
+  const beside = { store: '10.9.8.7:1', fingerprint: FINGERPRINT };
+  expect(await store.read([{ jobId: 'a', hasInput: true, beside }])).toEqual([
+    { input: undefined, resultHead: undefined, lost: expect.stringMatching(/10\.9\.8\.7:1.*has none/) },
+  ]);
 });
 
 test('small results share a call', async () => {

@@ -1,9 +1,10 @@
 // The executor's side of the payload: reads inputs, commits results. Implements core's PayloadStore on binary keys. A
 // commit is decided on the server in one step: whoever lost the lease cannot write, and what is there already is never
-// replaced.
+// replaced. Where job and worker know the same payload servers, the body goes there first, and the commit writes a
+// pointer to it: who loses the commit leaves a body behind that nobody points to, until its time to live ends.
 
 import { setMaxListeners } from 'node:events';
-import { RESULT_HEADER_BYTES, invariant, keySpace, type KeySpace } from '@shoal/contract';
+import { RESULT_HEADER_BYTES, encodePointer, invariant, isShoalError, keySpace, type KeySpace } from '@shoal/contract';
 import type { CommitRequest, CommitResult, InputRead, Logger, PayloadStore, WantedPayload } from '@shoal/core';
 import {
   closeConnection,
@@ -18,6 +19,7 @@ import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from '../re
 import { runScriptOver, type ScriptItem } from '../redis/script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from '../redis/staging.ts';
 import { COMMIT_RESULTS } from './lua/scripts.generated.ts';
+import { inputPlace, resultPlace, type PayloadServers } from './payload-servers.ts';
 
 export interface PayloadStoreOptions {
   readonly redisUrl: string;
@@ -26,6 +28,8 @@ export interface PayloadStoreOptions {
   readonly queue: string;
   /** The model's CPU lane, for executors that get jobs of it. */
   readonly cpuQueue?: string | undefined;
+  /** Where large bodies go of jobs whose readers know them; closed by `stop`. Left out: everything by the queue server. */
+  readonly payloads?: PayloadServers | undefined;
   readonly log: Logger;
 }
 
@@ -39,6 +43,9 @@ const WRITERS = 4;
 const OUTCOMES: readonly CommitResult[] = ['committed', 'already', 'conflict', 'lease-lost'];
 
 const NOT_STAGED = 'not-staged';
+
+/** A body outlives the pointer to it, whose time to live begins anew when its job is announced. */
+const OUTLIVES_MS = 60_000;
 
 interface Commit {
   /** Writes a large result under its staging name; a small one travels in the call. */
@@ -77,12 +84,14 @@ export class RedisPayloadStore implements PayloadStore {
     const { queue } = this.options;
     if (jobs.length === 0) return [];
     const outputs = jobs.map(({ jobId, resultId = jobId }) => this.keys.output(queue, resultId));
-    const inputs = jobs.flatMap(({ jobId, hasInput }): Command[] =>
-      hasInput ? [['GET', this.keys.input(queue, jobId)]] : [],
-    );
+    const inputs = jobs.flatMap((job): Command[] => (isHere(job) ? [['GET', this.keys.input(queue, job.jobId)]] : []));
+    const reading = jobs.some(({ beside }) => beside !== undefined)
+      ? Promise.all(jobs.map((job) => this.readBeside(job)))
+      : undefined;
     const [results, ...replies] = await askAll(this.connection, [['EXISTS', ...outputs], ...inputs], this.retrying());
+    const elsewhere = reading === undefined ? [] : await reading;
     let next = 0;
-    const read = jobs.map(({ hasInput }) => (hasInput ? bytesOf(replies[next++]) : undefined));
+    const read = jobs.map((job, at) => (isHere(job) ? bytesOf(replies[next++]) : elsewhere[at]?.input));
     // An input may also be gone because its job was done in between.
     const mayHaveResults =
       valueOf(results!) !== 0 || jobs.some(({ hasInput }, at) => hasInput && read[at] === undefined);
@@ -94,7 +103,28 @@ export class RedisPayloadStore implements PayloadStore {
         )
       : [];
     // GETRANGE has no word for a key that is not there
-    return jobs.map((_, at) => ({ resultHead: nonEmpty(bytesOf(heads[at])), input: read[at] }));
+    return jobs.map((_, at) => {
+      const lost = elsewhere[at]?.lost;
+      return {
+        resultHead: nonEmpty(bytesOf(heads[at])),
+        input: read[at],
+        ...(lost !== undefined && { lost }),
+      };
+    });
+  }
+
+  private async readBeside({ jobId, beside }: WantedPayload): Promise<Pick<InputRead, 'input' | 'lost'> | undefined> {
+    if (beside === undefined) return undefined;
+    const { payloads, prefix, queue } = this.options;
+    const place = { store: beside.store, key: inputPlace(prefix, queue, jobId, beside.fingerprint) };
+    if (payloads === undefined)
+      return { input: undefined, lost: `its input lies on payload server ${place.store}, and this worker has none` };
+    try {
+      return { input: await payloads.get(place) };
+    } catch (error) {
+      if (!isShoalError(error)) throw error;
+      return { input: undefined, lost: error.message };
+    }
   }
 
   /**
@@ -103,8 +133,10 @@ export class RedisPayloadStore implements PayloadStore {
    * repeats a message that is allowed to come twice.
    */
   async commit(requests: readonly CommitRequest[], { isUrgent = false } = {}): Promise<readonly CommitResult[]> {
-    const { cpuQueue, queue } = this.options;
-    const commits = requests.map(({ jobId, resultId = jobId, lane, token, result, fingerprint, ttlMs }): Commit => {
+    const { cpuQueue, queue, payloads } = this.options;
+    const placed =
+      payloads === undefined ? requests : await Promise.all(requests.map((one) => this.placed(one, payloads)));
+    const commits = placed.map(({ jobId, resultId = jobId, lane, token, result, fingerprint, ttlMs }): Commit => {
       const claimedFrom = lane === 'cpu' ? cpuQueue : queue;
       invariant(claimedFrom !== undefined, 'only an executor that knows the CPU lane gets jobs of it');
       const inHeader = result.subarray(20, 28);
@@ -127,9 +159,19 @@ export class RedisPayloadStore implements PayloadStore {
 
   async stop(): Promise<void> {
     this.end.abort();
-    await Promise.all(
-      [this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)),
-    );
+    await Promise.all([
+      ...[this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)),
+      this.options.payloads?.close(),
+    ]);
+  }
+
+  /** With a pointer as its result, where the body lies on a payload server now. */
+  private async placed(request: CommitRequest, payloads: PayloadServers): Promise<CommitRequest> {
+    const { jobId, result, ttlMs } = request;
+    if (request.payloads !== payloads.id || result.length < STAGED_FROM_BYTES) return request;
+    const key = resultPlace(this.options.prefix, this.options.queue);
+    const store = await payloads.put(jobId, key, result, ttlMs + OUTLIVES_MS);
+    return store === undefined ? request : { ...request, result: encodePointer(result, { store, key }) };
   }
 
   /** At most so many of them. */
@@ -176,6 +218,11 @@ export class RedisPayloadStore implements PayloadStore {
       },
     };
   }
+}
+
+/** Whether its input is to be read from its input key. */
+function isHere({ hasInput, beside }: WantedPayload): boolean {
+  return hasInput && beside === undefined;
 }
 
 function connectionOf({ redisUrl, prefix, queue, log }: PayloadStoreOptions): ConnectionOptions {

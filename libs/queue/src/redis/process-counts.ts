@@ -4,6 +4,12 @@
 /** Why there was no room for jobs; `memory`: the server is almost full, whatever fills it. */
 export type RefusalReason = 'rows' | 'bytes' | 'tenant' | 'line' | 'memory';
 
+/**
+ * What became of a body for a payload server: it is there, it went by the queue server because none took it, or it was
+ * lost there before it was read.
+ */
+export type PayloadOutcome = 'put' | 'by_queue_server' | 'lost';
+
 type JobClass = 'interactive' | 'bulk';
 
 export interface ProcessCounts {
@@ -12,12 +18,14 @@ export interface ProcessCounts {
   /** Jobs that were put on queues. */
   readonly added: Readonly<Record<JobClass, number>>;
   readonly refused: Readonly<Record<RefusalReason, number>>;
+  readonly payloads: Readonly<Record<PayloadOutcome, number>>;
 }
 
 const counts = {
   reconnects: 0,
   added: { interactive: 0, bulk: 0 },
   refused: { rows: 0, bytes: 0, tenant: 0, line: 0, memory: 0 },
+  payloads: { put: 0, by_queue_server: 0, lost: 0 },
 };
 
 export function processCounts(): ProcessCounts {
@@ -34,4 +42,8 @@ export function countAdded(kind: JobClass): void {
 
 export function countRefused(reason: RefusalReason): void {
   counts.refused[reason]++;
+}
+
+export function countPayload(outcome: PayloadOutcome): void {
+  counts.payloads[outcome]++;
 }

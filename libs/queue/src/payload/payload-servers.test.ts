@@ -1,0 +1,191 @@
+// Real payload servers that are killed, emptied, full, read-only and slow: what one cannot take goes to another or
+// nowhere, in seconds; what it cannot give is PAYLOAD_LOST.
+
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { RecordingLogger } from '@shoal/core/testing';
+import { startTestServer, type TestServer } from '../testing.ts';
+import { PayloadServers, inOrder, serversIn } from './payload-servers.ts';
+
+const started: TestServer[] = [];
+const opened: PayloadServers[] = [];
+let first: TestServer;
+let second: TestServer;
+
+async function start(args: readonly string[] = []): Promise<TestServer> {
+  const server = await startTestServer({ topology: 'single', appendFsync: 'no', args });
+  started.push(server);
+  return server;
+}
+
+async function connect(servers: readonly TestServer[], log = new RecordingLogger()): Promise<PayloadServers> {
+  const payloads = await PayloadServers.connect({
+    payloadServers: servers.map(({ url }) => url).join(', '),
+    clientName: 'test',
+    log,
+  });
+  opened.push(payloads);
+  return payloads;
+}
+
+const nameOf = ({ url }: TestServer): string => url.replace('redis://', '');
+/** One that chooses this of these servers first. */
+function idFor(wanted: TestServer, servers: readonly TestServer[]): string {
+  const names = servers.map(nameOf);
+  return Array.from({ length: 1_000 }, (_, at) => `job-${at}`).find((id) => inOrder(names, id)[0] === nameOf(wanted))!;
+}
+
+beforeAll(async () => {
+  [first, second] = await Promise.all([start(), start()]);
+});
+
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((payloads) => payloads.close()));
+});
+
+afterAll(async () => {
+  await Promise.all(started.map((server) => server.stop()));
+});
+
+test('what was put is there to be read, for its time to live, until its job is over', async () => {
+  const payloads = await connect([first, second]);
+  const value = Buffer.alloc(100_000, 7);
+  const store = await payloads.put('a', '{t}:out:a', value, 60_000);
+  expect(store).toBe(inOrder(payloads.names, 'a')[0]);
+  expect(await payloads.get({ store: store!, key: '{t}:out:a' })).toEqual(value);
+  const server = [first, second].find((one) => nameOf(one) === store)!;
+  expect(Number(await server.command('PTTL', '{t}:out:a'))).toBeGreaterThan(55_000);
+  payloads.note('a', { store: store!, key: '{t}:out:a' });
+  payloads.forget(['b', 'a', 'a']);
+  await expect.poll(() => server.command('EXISTS', '{t}:out:a')).toBe(0);
+});
+
+test('a server that is not in the setting is named, with what to set', async () => {
+  const payloads = await connect([first]);
+  await expect(payloads.get({ store: '10.9.8.7:1', key: 'k' })).rejects.toMatchObject({
+    code: 'PAYLOAD_ELSEWHERE',
+    message: expect.stringMatching(new RegExp(`10\\.9\\.8\\.7:1.*its payloadServers are ${nameOf(first)}`)),
+  });
+});
+
+test.each<[string, (server: TestServer) => Promise<unknown>, (server: TestServer) => Promise<unknown>]>([
+  [
+    'is full',
+    (one) => one.command('CONFIG', 'SET', 'maxmemory', '1'),
+    (one) => one.command('CONFIG', 'SET', 'maxmemory', '0'),
+  ],
+  [
+    'takes no writes',
+    (one) => one.command('REPLICAOF', '127.0.0.1', '1'),
+    (one) => one.command('REPLICAOF', 'NO', 'ONE'),
+  ],
+  ['was killed', (one) => one.kill9(), (one) => one.restart()],
+])('a server that %s is passed over, named in one line, and used again later', async (_, breakIt, mendIt) => {
+  const servers = [await start(), second];
+  const log = new RecordingLogger();
+  const payloads = await connect(servers, log);
+  const id = idFor(servers[0]!, servers);
+  expect(await payloads.put(id, 'k', Buffer.from('x'), 60_000)).toBe(nameOf(servers[0]!));
+  await breakIt(servers[0]!);
+  for (let round = 0; round < 3; round++)
+    expect(await payloads.put(id, 'k', Buffer.from('x'), 60_000)).toBe(nameOf(second));
+  expect(log.messages('warn')).toHaveLength(1);
+  await mendIt(servers[0]!);
+  await expect
+    .poll(() => payloads.put(id, 'k', Buffer.from('x'), 60_000), { timeout: 20_000 })
+    .toBe(nameOf(servers[0]!));
+  expect(log.messages('info')).toContain('the payload server answers again');
+});
+
+test('where no server takes it, nobody waits and the caller is told', async () => {
+  const one = await start();
+  const payloads = await connect([one]);
+  await one.kill9();
+  expect(await payloads.put('a', 'k', Buffer.from('x'), 60_000)).toBeUndefined();
+  expect(await (await connect([one])).put('a', 'k', Buffer.from('x'), 60_000)).toBeUndefined();
+});
+
+test('a server that does not answer is given up, and its late answers disturb nothing', async () => {
+  const servers = [await start(), second];
+  const payloads = await connect(servers);
+  const id = idFor(servers[0]!, servers);
+  process.kill(servers[0]!.pid, 'SIGSTOP');
+  const put = payloads.put(id, 'k', Buffer.from('x'), 60_000);
+  const got = payloads.get({ store: nameOf(servers[0]!), key: 'k' });
+  await expect(got).rejects.toMatchObject({ code: 'PAYLOAD_LOST', message: expect.stringContaining('cannot be read') });
+  expect(await put).toBe(nameOf(second));
+  process.kill(servers[0]!.pid, 'SIGCONT');
+  await expect
+    .poll(() => payloads.put(id, 'k', Buffer.from('y'), 60_000), { timeout: 20_000 })
+    .toBe(nameOf(servers[0]!));
+  expect(await payloads.get({ store: nameOf(servers[0]!), key: 'k' })).toEqual(Buffer.from('y'));
+});
+
+describe('what is PAYLOAD_LOST', () => {
+  test('what an emptied or restarted server had', async () => {
+    const one = await start();
+    const payloads = await connect([one]);
+    for (const lose of [() => one.command('FLUSHALL'), () => one.restart()]) {
+      await sleep(0);
+      await expect.poll(() => payloads.put('a', 'k', Buffer.from('x'), 60_000), { timeout: 20_000 }).toBe(nameOf(one));
+      await lose();
+      await expect(payloads.get({ store: nameOf(one), key: 'k' })).rejects.toMatchObject({ code: 'PAYLOAD_LOST' });
+    }
+  });
+
+  test('what is of another type', async () => {
+    const payloads = await connect([first]);
+    await first.command('LPUSH', 'list', 'x');
+    await expect(payloads.get({ store: nameOf(first), key: 'list' })).rejects.toMatchObject({ code: 'PAYLOAD_LOST' });
+  });
+});
+
+describe('which server has what', () => {
+  const ids = Array.from({ length: 9_000 }, (_, at) => `tenant~run-${at}`);
+
+  test.each([2, 3, 5])('%i servers get equal shares', (count) => {
+    const names = Array.from({ length: count }, (_, at) => `10.0.0.${at + 1}:6379`);
+    const shares = new Map(names.map((name) => [name, 0]));
+    for (const id of ids) {
+      const [chosen] = inOrder(names, id);
+      shares.set(chosen!, shares.get(chosen!)! + 1);
+    }
+    for (const share of shares.values()) expect(share * count).toBeGreaterThan(0.9 * ids.length);
+  });
+
+  test('a server more moves only what it gets, and the order of the setting decides nothing', () => {
+    const names = ['a:1', 'b:1', 'c:1'];
+    for (const id of ids.slice(0, 500)) {
+      const [before] = inOrder(names, id);
+      expect(inOrder(names.toReversed(), id)[0]).toBe(before);
+      expect([before, 'd:1']).toContain(inOrder([...names, 'd:1'], id)[0]);
+    }
+  });
+
+  test('sets of the same servers have one id, others another', async () => {
+    const [one, other] = [await connect([first, second]), await connect([second, first])];
+    expect(one.id).toBe(other.id);
+    expect((await connect([first])).id).not.toBe(one.id);
+  });
+});
+
+describe('the setting', () => {
+  test('names each server by host and port, and by its database where it is not the first', () => {
+    expect(serversIn('redis://user:secret@a.example, rediss://b:7000/2,redis://[::1]:6379/0')).toEqual([
+      { url: 'redis://user:secret@a.example', name: 'a.example:6379' },
+      { url: 'rediss://b:7000/2', name: 'b:7000/2' },
+      { url: 'redis://[::1]:6379/0', name: '[::1]:6379' },
+    ]);
+  });
+
+  test.each(['', 'a:6379', 'redis+sentinel://a:1/m', 'redis://a,redis://a:6379', 'redis://a,,redis://b', 'unix:///x'])(
+    '"%s" is CONFIG_INVALID',
+    (text) => {
+      expect(() => serversIn(text)).toThrow(/payloadServers: .*separated by commas/);
+    },
+  );
+
+  test('a password is not repeated', () => {
+    expect(() => serversIn('http://user:secret@a')).not.toThrow(/secret/);
+  });
+});

@@ -1,0 +1,181 @@
+// The payload servers of this process: several Valkey or Redis servers beside the queue's, without an append-only file.
+// A body goes to the one that its id chooses (rendezvous hashing, so that a server more or less moves only its share),
+// or to the next where that one fails; who wants to read it is told where by a pointer. It never waits for a server that
+// is away, and promises nothing: what is lost is computed again by whoever asked.
+
+import { createHash, randomUUID } from 'node:crypto';
+import { crc32 } from 'node:zlib';
+import { ShoalError, elsewhere, lost } from '@shoal/contract';
+import { redactUrl, type Logger } from '@shoal/core';
+import { BufferPool } from '@shoal/core/base';
+import { countPayload } from '../redis/process-counts.ts';
+import { PayloadServer } from './payload-server.ts';
+
+export interface PayloadServersOptions {
+  /** The setting: redis:// or rediss:// URLs separated by commas. */
+  readonly payloadServers: string;
+  /** Shown by CLIENT LIST. */
+  readonly clientName: string;
+  readonly log?: Logger | undefined;
+}
+
+export interface PayloadPlace {
+  readonly store: string;
+  readonly key: string;
+}
+
+/** Servers that are tried for one body. A third would cost a job that waits six seconds. */
+const MOST_TRIED = 2;
+const MOST_NOTED = 50_000;
+
+export class PayloadServers {
+  /** In the order of the setting. */
+  readonly names: readonly string[];
+  /**
+   * 16 hex digits that stand for this set of servers: a job says by them which servers its reader reads, and a worker
+   * with another set sends the body by the queue server.
+   */
+  readonly id: string;
+  /** Bodies are read into its memory. */
+  readonly pool: BufferPool;
+  private readonly servers: ReadonlyMap<string, PayloadServer>;
+  /** What lies there for jobs of this process, by job. */
+  private readonly noted = new Map<string, PayloadPlace[]>();
+
+  private constructor(servers: readonly PayloadServer[], pool: BufferPool) {
+    this.pool = pool;
+    this.servers = new Map(servers.map((server) => [server.name, server]));
+    this.names = servers.map(({ name }) => name);
+    this.id = idOf(this.names);
+  }
+
+  /** Resolves when they answer, after two seconds at the latest: one that is away is left out until it comes. */
+  static async connect({ payloadServers, ...options }: PayloadServersOptions): Promise<PayloadServers> {
+    const pool = new BufferPool();
+    const servers = serversIn(payloadServers).map((one) => new PayloadServer({ ...one, ...options, pool }));
+    await Promise.all(servers.map((server) => server.ready()));
+    return new PayloadServers(servers, pool);
+  }
+
+  /** The name of the server that has it now; undefined where none takes it. */
+  async put(spreadBy: string, key: string, value: Buffer, ttlMs: number): Promise<string | undefined> {
+    const open = inOrder(this.names, spreadBy).flatMap((name) => this.servers.get(name) ?? []);
+    for (const server of open.filter(({ isPaused }) => !isPaused).slice(0, MOST_TRIED)) {
+      try {
+        await server.ask([['SET', key, value, 'PX', ttlMs]]);
+        countPayload('put');
+        return server.name;
+      } catch {
+        // told by the server's log line; the next one
+      }
+    }
+    countPayload('by_queue_server');
+    return undefined;
+  }
+
+  /** The bytes there. Throws PAYLOAD_ELSEWHERE, or PAYLOAD_LOST where they cannot be had. */
+  async get({ store, key }: PayloadPlace): Promise<Buffer> {
+    const server = this.servers.get(store);
+    if (server === undefined) throw elsewhere(store, this.names);
+    await server.ready();
+    let value: unknown;
+    try {
+      [value] = await server.ask([['GET', key]]);
+    } catch (error) {
+      throw lost({ store, key }, `cannot be read (${redactUrl(error instanceof Error ? error.message : '')})`, error);
+    }
+    if (Buffer.isBuffer(value)) return value;
+    throw lost({ store, key }, 'has nothing there: it was emptied, restarted or evicts keys');
+  }
+
+  /** What is to be deleted once the job is over. Of too many the oldest are left to their time to live. */
+  note(jobId: string, place: PayloadPlace): void {
+    const places = this.noted.get(jobId);
+    if (places === undefined) this.noted.set(jobId, [place]);
+    else if (!places.some(({ key }) => key === place.key)) places.push(place);
+    const [oldest] = this.noted.keys();
+    if (this.noted.size > MOST_NOTED && oldest !== undefined) this.noted.delete(oldest);
+  }
+
+  /** Deletes what was noted for these jobs. Best effort, and nobody waits for it. */
+  forget(jobIds: readonly string[]): void {
+    const places = jobIds.flatMap((jobId) => this.noted.get(jobId) ?? []);
+    for (const jobId of jobIds) this.noted.delete(jobId);
+    if (places.length > 0) this.drop(places);
+  }
+
+  private drop(places: readonly PayloadPlace[]): void {
+    for (const [name, server] of this.servers) {
+      const keys = places.flatMap(({ store, key }) => (store === name ? [key] : []));
+      if (keys.length > 0) server.unlink(keys);
+    }
+  }
+
+  /** Safe to call twice. */
+  async close(): Promise<void> {
+    await Promise.all([...this.servers.values()].map((server) => server.close()));
+  }
+}
+
+/** A key that no other claim, and no other run of the same one, writes to. */
+export function resultPlace(prefix: string, queue: string): string {
+  return `${prefix}:out:${queue}:${randomUUID()}`;
+}
+
+/** The key of an input there: the same when its job is added again, another for other input and for other jobs. */
+export function inputPlace(prefix: string, queue: string, jobId: string, fingerprint: string): string {
+  return `${prefix}:in:${queue}:${fingerprint}:${createHash('sha256').update(jobId).digest('hex').slice(0, 16)}`;
+}
+
+/**
+ * The names, the one first that is to have what `id` says. Each server's weight is a mix of checksums: those of CRC alone
+ * differ between two names by the same bits whatever the id, which would give one of three servers half of all.
+ */
+export function inOrder(names: readonly string[], id: string): readonly string[] {
+  const hash = crc32(id);
+  return names
+    .map((name) => ({ name, weight: mixed(hash ^ mixed(crc32(name))) }))
+    .toSorted((a, b) => b.weight - a.weight || (a.name < b.name ? -1 : 1))
+    .map(({ name }) => name);
+}
+
+/** The finalizer of MurmurHash3 (Austin Appleby, public domain): every bit changes about half of the others. */
+function mixed(value: number): number {
+  let bits = Math.imul(value ^ (value >>> 16), 0x85eb_ca6b);
+  bits = Math.imul(bits ^ (bits >>> 13), 0xc2b2_ae35);
+  return (bits ^ (bits >>> 16)) >>> 0;
+}
+
+function idOf(names: readonly string[]): string {
+  return createHash('sha256').update(names.toSorted().join('\n')).digest('hex').slice(0, 16);
+}
+
+/** The `id` of the servers that the setting lists. Throws CONFIG_INVALID. */
+export function payloadSetOf(payloadServers: string): string {
+  return idOf(serversIn(payloadServers).map(({ name }) => name));
+}
+
+/** Address and name of each server that the setting lists. Throws CONFIG_INVALID. */
+export function serversIn(payloadServers: string): { readonly url: string; readonly name: string }[] {
+  const servers = payloadServers.split(',').map((text) => serverOf(text.trim()));
+  const twice = servers.find(({ name }, at) => servers.findIndex((other) => other.name === name) !== at);
+  if (twice !== undefined) throw invalid(`${twice.name} is there twice`);
+  return servers;
+}
+
+function serverOf(url: string): { readonly url: string; readonly name: string } {
+  const parsed = URL.canParse(url) ? new URL(url) : undefined;
+  if (parsed === undefined || !/^rediss?:$/.test(parsed.protocol) || parsed.hostname === '')
+    throw invalid(`${JSON.stringify(redactUrl(url))} is no redis:// or rediss:// URL of one server`);
+  const database = parsed.pathname.slice(1);
+  const name = `${parsed.hostname}:${parsed.port === '' ? '6379' : parsed.port}`;
+  return { url, name: database === '' || database === '0' ? name : `${name}/${database}` };
+}
+
+function invalid(problem: string): ShoalError<'CONFIG_INVALID'> {
+  return new ShoalError(
+    'CONFIG_INVALID',
+    `payloadServers: ${problem}; write redis://host:port of each server, separated by commas, the same for workers ` +
+      'and producers',
+  );
+}
