@@ -4,6 +4,7 @@ import { LuaError, LuaTable, NotModelled, compileScript, first, type LuaValue, t
 function hostOf(): ScriptHost {
   return {
     line: 0,
+    turns: 0,
     call: (...args) => args.join(' '),
     pcall: (...args) => args.join(' '),
     others: {},
@@ -124,4 +125,14 @@ test.each([
 test('a global that nobody made is an error of the script, and none can be made', () => {
   expect(() => run('return nothing')).toThrow(/nonexistent global variable 'nothing'/);
   expect(() => run('x = 1')).toThrow(/readonly table/);
+});
+
+test.each([
+  'for at = 1, 2^31 do end',
+  'while true do end',
+  'repeat until false',
+  'for at in function() return 1 end do end',
+  'for one = 1, 1000 do for other = 1, 1000 do end end',
+])('what keeps a server busy is not modelled: %s', (text) => {
+  expect(() => run(text)).toThrow(/more than 200000 turns/);
 });

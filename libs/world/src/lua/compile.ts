@@ -14,6 +14,8 @@ import { LuaTable, NotModelled, type LuaFunction, type LuaResult } from './value
 export interface ScriptHost {
   /** Of the statement with a call that began last. */
   line: number;
+  /** Of loops that nothing but the script bounds, so far. */
+  turns: number;
   readonly call: LuaFunction;
   readonly pcall: LuaFunction;
   readonly others: Readonly<Record<string, LuaFunction>>;
@@ -46,6 +48,9 @@ export function compileScript(text: string): CompiledScript {
   const make = new Function('R', body) as (runtime: typeof RUNTIME) => CompiledScript;
   return make(RUNTIME);
 }
+
+/** At the head of a loop that nothing but the script bounds. */
+const TURN = 'if (++H.turns > MOST_TURNS) endless();\n';
 
 /** What a piece of JavaScript is known to give. `many`: what a call answers, one value or an array of them. */
 type Kind = 'any' | 'number' | 'string' | 'boolean' | 'many';
@@ -105,13 +110,13 @@ class Compiler {
       case 'DoStatement':
         return `{\n${this.#block(node.body)}\n}`;
       case 'WhileStatement':
-        return `while (${this.#linedCondition(node.condition)}) {\n${this.#block(node.body)}\n}`;
+        return `while (${this.#linedCondition(node.condition)}) {\n${TURN}${this.#block(node.body)}\n}`;
       case 'RepeatStatement': {
         this.#scopes.push(new Map());
         const lines = node.body.map((statement) => this.#statement(statement));
         const until = this.#condition(node.condition);
         this.#scopes.pop();
-        return `for (;;) {\n${lines.join('\n')}\nif (${until}) break;\n}`;
+        return `for (;;) {\n${TURN}${lines.join('\n')}\nif (${until}) break;\n}`;
       }
       case 'IfStatement':
         return node.clauses
@@ -259,7 +264,7 @@ class Compiler {
     const block = this.#block(node.body, new Map([[node.variable.name, name]]));
     return (
       `for (let ${at} = bound(${start}, 'initial value'), ${to} = bound(${end}, 'limit'), ${step} = bound(${by}, 'step'); ` +
-      `${test}; ${at} += ${step}) {\nlet ${name} = ${at};\n${block}\n}`
+      `${test}; ${at} += ${step}) {\n${TURN}let ${name} = ${at};\n${block}\n}`
     );
   }
 
@@ -283,7 +288,7 @@ class Compiler {
     const set = names.map(([, js], at) => `${js} = ${found}[${at}]`).join(', ');
     return (
       `{ ${values.before}let ${step} = callable(${values.each[0]}, 'a value'), ${state} = ${values.each[1] ?? 'undefined'}, ` +
-      `${control} = ${values.each[2] ?? 'undefined'};\nfor (;;) {\nconst ${found} = all(${step}(${state}, ${control}));\n` +
+      `${control} = ${values.each[2] ?? 'undefined'};\nfor (;;) {\n${TURN}const ${found} = all(${step}(${state}, ${control}));\n` +
       `let ${set};\nif (${first} === undefined) break;\n${control} = ${first};\n${block}\n} }`
     );
   }

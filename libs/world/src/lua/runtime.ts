@@ -8,6 +8,7 @@ import {
   LuaError,
   LuaTable,
   NONE,
+  NotModelled,
   all,
   first,
   isTrue,
@@ -79,14 +80,23 @@ function readOnly(): never {
   throw new LuaError('Attempt to modify a readonly table');
 }
 
+/** Loops of the product's scripts have some thousand turns; what has so many keeps a real server busy. */
+const MOST_TURNS = 200_000;
+
+function endless(): never {
+  throw new NotModelled(`the model does not have scripts of more than ${MOST_TURNS} turns of loops`);
+}
+
 export const RUNTIME = {
   CONSTANTS,
   FUNCTIONS,
   LuaTable,
+  MOST_TURNS,
   NONE,
   all,
   bound,
   callable,
+  endless,
   first,
   index,
   isBelow,

@@ -129,6 +129,15 @@ describe('keys end by the wall clock', () => {
     expect(world.ask('GET', 'a')).toBeNull();
   });
 
+  test('ids of a stream are read as C reads numbers', () => {
+    const world = worldOf();
+    expect(world.ask('XADD', 's', ' +5-\t01', 'f', 'v')).toBe('5-1');
+    expect(world.ask('XADD', 's', '6\0x', 'f', 'v')).toBe('6-0');
+    for (const bad of ['-5', '5-', '', ' ', '5 ', '5-1-1', '18446744073709551616', `${'0'.repeat(127)}9`])
+      expect(world.ask('XADD', 's', bad, 'f', 'v')).toMatch(/^-ERR Invalid stream ID/);
+    expect(() => world.ask('XADD', 's', '18446744073709551615', 'f', 'v')).toThrow(/beyond 2\^53/);
+  });
+
   test('ids of a stream never go back', () => {
     const world = worldOf();
     expect(world.ask('XADD', 's', '*', 'f', 'v')).toBe('1800000000000-0');

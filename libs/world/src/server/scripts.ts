@@ -114,6 +114,7 @@ function raised(value: LuaValue, where: string, line: number | undefined): Failu
 
 class Host implements ScriptHost {
   line = 0;
+  turns = 0;
   readonly #random = new ScriptRandom();
   readonly #flavour: Flavour;
   readonly #run: RunInScript;

@@ -1,6 +1,7 @@
 // Commands on streams, without groups. `MAXLEN ~` cuts whole nodes of 100 entries, as real servers do with entries of
 // ordinary size (stream-node-max-entries; a node of 4,096 bytes ends earlier there).
 
+import { upToZero } from '../../lua/numbers.ts';
 import { integerOf } from '../arguments.ts';
 import { commandsOf, READS, SHRINKS, WRITES, type Command, type CommandContext } from '../command.ts';
 import { CommandError, NO_LIST, notModelled, syntaxError, type Reply } from '../replies.ts';
@@ -12,10 +13,21 @@ const LAST: StreamId = { ms: Infinity, seq: Infinity };
 
 const invalidId = (): CommandError => new CommandError('ERR Invalid stream ID specified as stream command argument');
 
-function idOf(text: string, otherSeq: number): StreamId {
-  const found = /^(\d+)(?:-(\d+))?$/.exec(text);
-  if (found === null) throw invalidId();
-  return { ms: Number(found[1]), seq: found[2] === undefined ? otherSeq : Number(found[2]) };
+/** As C's strtoull reads its parts: with space and a plus before them, and a byte 0 ends it. */
+function idOf(given: string, otherSeq: number): StreamId {
+  const text = upToZero(given);
+  const found = /^\s*\+?(\d+)(?:-\s*\+?(\d+))?$/.exec(text);
+  if (found === null || given.length > MOST_ID_BYTES) throw invalidId();
+  return { ms: idPart(found[1]!), seq: found[2] === undefined ? otherSeq : idPart(found[2]) };
+}
+
+const MOST_ID_BYTES = 127;
+
+function idPart(digits: string): number {
+  const value = Number(digits);
+  if (Number.isSafeInteger(value)) return value;
+  if (BigInt(digits) >= 2n ** 64n) throw invalidId();
+  throw notModelled('ids of streams beyond 2^53');
 }
 
 const toldEntry = (entry: StreamEntry): Reply => [idText(entry), [...entry.fields]];

@@ -30,6 +30,8 @@ const SCORES = [
 const BOUNDS = ['-inf', '+inf', '0', '(0', '1', '(1', '2', '(2.5', '1000', 'x', '', '(', '0x2', ' 1', '1e400'];
 const LEXICAL = ['-', '+', '[a', '(a', '[x', '(y', '[z', 'x'];
 
+const IDS = ['5-1', '5-2', '6', ' 5', '+5-1', '5- +1', '-5', '5-', '', '$', '-', '+', '5-*', '07-01', '5-1\0x'];
+
 /** MessagePack: all kinds of marks, whole and cut off, and those that servers do not know. */
 const PACKED = (
   '7f ff 82a16101a162c0 9301c2c3 a3616263 81c001 9201 c1 c40161 c5000161 c60000000161 c7010161 d40161 d8 ca3f800000 ' +
@@ -40,7 +42,7 @@ const PACKED = (
   .map((digits) => Buffer.from(digits, 'hex').toString('latin1'));
 
 /**
- * What stands behind a command: key, value, number, score, real (a score whose text has no sign that is chance), bound, lex, packed or ms; a text in capitals is itself. A command
+ * What stands behind a command: key, value, number, score, real (a score whose text has no sign that is chance), bound, lex, packed, id or ms; a text in capitals is itself. A command
  * may have several forms.
  */
 const FORMS: readonly (readonly [string, ...string[]])[] = [
@@ -158,7 +160,10 @@ const FORMS: readonly (readonly [string, ...string[]])[] = [
   ['XTRIM', 'key', 'MAXLEN', '~', 'number'],
   ['XRANGE', 'key', '-', '+'],
   ['XREVRANGE', 'key', '+', '-', 'COUNT', 'number'],
-  ['XDEL', 'key', '5-1'],
+  ['XDEL', 'key', 'id'],
+  ['XADD', 'key', 'id', 'value', 'value'],
+  ['XRANGE', 'key', 'id', 'id'],
+  ['XREAD', 'COUNT', '2', 'STREAMS', 'key', 'id'],
   ['GET', 'key', 'value'],
   ['HSET', 'key', 'value'],
   ['NONSENSE', 'value', 'value'],
@@ -206,6 +211,8 @@ function filled(word: string, random: Random): string {
       return random.of(BOUNDS);
     case 'lex':
       return random.of(LEXICAL);
+    case 'id':
+      return random.of(IDS);
     case 'packed':
       return random.of(PACKED);
     case 'ms':
