@@ -17,7 +17,7 @@ export interface NamedScript {
   readonly usesPairs: boolean;
 }
 
-const CHANCE = /['"](?:SMEMBERS|HGETALL|HKEYS|HVALS|SCAN|ZRANDMEMBER|MEMORY)['"]/i;
+const CHANCE = /['"](?:SMEMBERS|HGETALL|HKEYS|HVALS|[SH]?SCAN|ZRANDMEMBER|MEMORY)['"]/i;
 
 /**
  * A server hands out sets and large hashes in an order of its own, and pages of SCAN; ZRANDMEMBER is chance, and what
@@ -25,6 +25,21 @@ const CHANCE = /['"](?:SMEMBERS|HGETALL|HKEYS|HVALS|SCAN|ZRANDMEMBER|MEMORY)['"]
  * and a key takes 100 bytes.
  */
 const SETTLED = `local redis = (function()
+  local ORDERED = { SMEMBERS = 1, HKEYS = 1, HVALS = 1, HGETALL = 2 }
+  local SCANNED = { SCAN = 1, SSCAN = 1, HSCAN = 2 }
+  local function inOrder(list, step)
+    local heads, tails, sorted = {}, {}, {}
+    for at = 1, #list, step do
+      heads[#heads + 1] = list[at]
+      tails[list[at]] = list[at + 1]
+    end
+    table.sort(heads)
+    for at, head in ipairs(heads) do
+      sorted[#sorted + 1] = head
+      if step == 2 then sorted[#sorted + 1] = tails[head] end
+    end
+    return sorted
+  end
   local function settled(call)
     return function(...)
       local args = { ... }
@@ -32,30 +47,14 @@ const SETTLED = `local redis = (function()
       local name = type(args[1]) == 'string' and string.upper(args[1])
       if name == 'MEMORY' and type(reply) == 'number' then return 100 end
       if type(reply) ~= 'table' or reply.err then return reply end
-      if name == 'SMEMBERS' or name == 'HKEYS' or name == 'HVALS' then
-        table.sort(reply)
-      elseif name == 'ZRANDMEMBER' then
-        return call('ZRANGE', args[2], 0, math.abs(tonumber(args[3])) - 1)
-      elseif name == 'SCAN' then
-        args[2] = '0'
-        args[#args + 1] = 'COUNT'
-        args[#args + 1] = '1000000'
-        reply = call(unpack(args))
-        table.sort(reply[2])
-      elseif name == 'HGETALL' then
-        local fields, values = {}, {}
-        for at = 1, #reply, 2 do
-          fields[#fields + 1] = reply[at]
-          values[reply[at]] = reply[at + 1]
-        end
-        table.sort(fields)
-        reply = {}
-        for _, field in ipairs(fields) do
-          reply[#reply + 1] = field
-          reply[#reply + 1] = values[field]
-        end
-      end
-      return reply
+      if ORDERED[name] then return inOrder(reply, ORDERED[name]) end
+      if name == 'ZRANDMEMBER' then return call('ZRANGE', args[2], 0, math.abs(tonumber(args[3])) - 1) end
+      if not SCANNED[name] then return reply end
+      args[name == 'SCAN' and 2 or 3] = '0'
+      args[#args + 1] = 'COUNT'
+      args[#args + 1] = '1000000'
+      local page = call(unpack(args))
+      return { page[1], inOrder(page[2], SCANNED[name]) }
     end
   end
   return {
