@@ -3,7 +3,7 @@
 
 import { decodeJson, encodeJson, jsonText, JSON_NULL } from './json.ts';
 import { unpackMessage } from './message-pack.ts';
-import { badArgument, integerAt, numberAt, STRING_LIBRARY, textAt } from './string-library.ts';
+import { badArgument, intAt, numberAt, STRING_LIBRARY, textAt } from './string-library.ts';
 import { tableAt, TABLE_LIBRARY } from './table-library.ts';
 import {
   LuaError,
@@ -23,7 +23,7 @@ const MOST_ON_STACK = 8000;
 
 function unpack(...args: LuaValue[]): LuaValue[] {
   const table = tableAt(args, 1, 'unpack');
-  const [from, to] = [integerAt(args, 2, 'unpack', 1), integerAt(args, 3, 'unpack', table.length)];
+  const [from, to] = [intAt(args, 2, 'unpack', 1), intAt(args, 3, 'unpack', table.length)];
   if (from > to) return [];
   if (to - from + 1 + args.length > MOST_ON_STACK) throw new LuaError('too many results to unpack');
   if (from === 1 && to === table.list.length) return [...table.list];
@@ -47,7 +47,7 @@ function toNumberOf(...args: LuaValue[]): number | undefined {
   const [value, base] = args;
   if (args.length === 0) throw badArgument(1, 'tonumber', 'any', undefined);
   if (base === undefined || base === 10) return toNumber(value);
-  const [text, radix] = [textAt(args, 1, 'tonumber').trim().toLowerCase(), integerAt(args, 2, 'tonumber')];
+  const [text, radix] = [textAt(args, 1, 'tonumber').trim().toLowerCase(), intAt(args, 2, 'tonumber')];
   const digits = radix === 16 ? text.replace(/^0x/, '') : text;
   const isSound = digits !== '' && [...digits].every((digit) => Number.parseInt(digit, 36) < radix);
   return isSound ? Number.parseInt(digits, radix) : undefined;
@@ -56,7 +56,7 @@ function toNumberOf(...args: LuaValue[]): number | undefined {
 function select(...args: LuaValue[]): LuaResult {
   const [which, ...rest] = args;
   if (which === '#') return rest.length;
-  const at = integerAt(args, 1, 'select');
+  const at = intAt(args, 1, 'select');
   if (at < 0 && -at <= rest.length) return rest.slice(at);
   if (at < 1) throw new LuaError("bad argument #1 to 'select' (index out of range)");
   return rest.slice(at - 1);

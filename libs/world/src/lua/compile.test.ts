@@ -32,6 +32,11 @@ describe('numbers and strings are Lua 5.1’s', () => {
     ['return string.format("%.0f", 2.5)', '2'],
     ['return string.format("%.17g", 438417946.150390625)', '438417946.15039062'],
     ['return 7 % -3', -2],
+    // an integer of C: what does not fit is the smallest one, an int has the lower 32 bits
+    ['return string.sub("abc", 1, 1/0)', ''],
+    ['return string.sub("abc", 1, 0/0)', ''],
+    ['return string.sub("abc", 1, 2^31)', 'abc'],
+    ['return string.rep("a", 1/0) .. string.rep("b", 2^32 + 1)', 'b'],
     ['return tonumber("0x10")', 16],
     ['return tonumber(" 12 ")', 12],
     ['return tonumber("12a")', undefined],

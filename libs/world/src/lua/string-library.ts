@@ -37,7 +37,13 @@ export function numberAt(args: readonly LuaValue[], place: number, name: string,
 
 /** As C's cast makes it. */
 export function integerAt(args: readonly LuaValue[], place: number, name: string, otherwise?: number): number {
-  return Math.trunc(numberAt(args, place, name, otherwise)) || 0;
+  const value = numberAt(args, place, name, otherwise);
+  return Math.abs(value) < 2 ** 63 ? Math.trunc(value) || 0 : -(2 ** 63);
+}
+
+/** The lower 32 bits of it, where the library keeps an int. */
+export function intAt(args: readonly LuaValue[], place: number, name: string, otherwise?: number): number {
+  return integerAt(args, place, name, otherwise) | 0;
 }
 
 const MAGIC = /[\^$*+?.([%-]/;
@@ -63,7 +69,7 @@ function search(args: readonly LuaValue[], name: string, isFind: boolean): LuaVa
 
 function gsub(...args: LuaValue[]): LuaValue[] {
   const [text, pattern, replacement] = [textAt(args, 1, 'gsub'), textAt(args, 2, 'gsub'), args[2]];
-  const most = args[3] === undefined ? text.length + 1 : integerAt(args, 4, 'gsub');
+  const most = args[3] === undefined ? text.length + 1 : intAt(args, 4, 'gsub');
   const isAnchored = pattern.startsWith('^');
   const matcher = new Matcher(text, pattern);
   let [made, at, count] = ['', 0, 0];
@@ -135,7 +141,7 @@ function formatOne(args: LuaValue[], place: number, kind: string, flags: string,
     case 's':
       return places === undefined ? textAt(args, place, 'format') : textAt(args, place, 'format').slice(0, places);
     case 'c':
-      return String.fromCharCode(integerAt(args, place, 'format') & 255);
+      return String.fromCharCode(intAt(args, place, 'format') & 255);
     case 'd':
     case 'i':
       return signed(withDigits(toInt64(numberAt(args, place, 'format')).toString(), places));
@@ -200,7 +206,7 @@ function byte(...args: LuaValue[]): LuaValue[] {
 function char(...args: LuaValue[]): string {
   return args
     .map((_, at) => {
-      const code = integerAt(args, at + 1, 'char');
+      const code = intAt(args, at + 1, 'char');
       if (code < 0 || code > 255) throw new LuaError(`bad argument #${at + 1} to 'char' (invalid value)`);
       return String.fromCharCode(code);
     })
@@ -220,7 +226,7 @@ export const STRING_LIBRARY = {
   sub,
   byte,
   char,
-  rep: (...args: LuaValue[]) => textAt(args, 1, 'rep').repeat(Math.max(integerAt(args, 2, 'rep'), 0)),
+  rep: (...args: LuaValue[]) => textAt(args, 1, 'rep').repeat(Math.max(intAt(args, 2, 'rep'), 0)),
   reverse: (...args: LuaValue[]) => [...textAt(args, 1, 'reverse')].toReversed().join(''),
   len: (...args: LuaValue[]) => textAt(args, 1, 'len').length,
   lower: (...args: LuaValue[]) => lower(textAt(args, 1, 'lower')),

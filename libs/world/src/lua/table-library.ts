@@ -1,6 +1,6 @@
 // table.* of Lua 5.1. `sort` is its quicksort step by step, because an unstable order of equal values can be seen.
 
-import { badArgument, integerAt } from './string-library.ts';
+import { badArgument, intAt } from './string-library.ts';
 import { LuaError, LuaTable, first, isTrue, toText, typeOf, type LuaFunction, type LuaValue } from './values.ts';
 
 export function tableAt(args: readonly LuaValue[], place: number, name: string): LuaTable {
@@ -17,7 +17,7 @@ function insert(...args: LuaValue[]): readonly LuaValue[] {
     return [];
   }
   if (args.length !== 3) throw new LuaError("wrong number of arguments to 'insert'");
-  const place = integerAt(args, 2, 'insert');
+  const place = intAt(args, 2, 'insert');
   for (let at = Math.max(end, place); at > place; at--) table.set(at, table.get(at - 1));
   table.set(place, args[2]);
   return [];
@@ -26,7 +26,7 @@ function insert(...args: LuaValue[]): readonly LuaValue[] {
 function remove(...args: LuaValue[]): LuaValue | readonly LuaValue[] {
   const table = tableAt(args, 1, 'remove');
   const end = table.length;
-  const place = integerAt(args, 2, 'remove', end);
+  const place = intAt(args, 2, 'remove', end);
   if (place < 1 || place > end) return [];
   const value = table.get(place);
   for (let at = place; at < end; at++) table.set(at, table.get(at + 1));
@@ -38,7 +38,7 @@ function concat(...args: LuaValue[]): string {
   const table = tableAt(args, 1, 'concat');
   const separator = args[1] === undefined ? '' : toText(args[1]);
   if (separator === undefined) throw badArgument(2, 'concat', 'string', args[1]);
-  const [from, to] = [integerAt(args, 3, 'concat', 1), integerAt(args, 4, 'concat', table.length)];
+  const [from, to] = [intAt(args, 3, 'concat', 1), intAt(args, 4, 'concat', table.length)];
   const pieces: string[] = [];
   for (let at = from; at <= to; at++) {
     const text = toText(table.get(at));

@@ -28,6 +28,11 @@ function told(reply: Reply): unknown {
 const unpacked = (bytes: string): unknown =>
   worldOf().ask('EVAL', 'return cjson.encode({ cmsgpack.unpack(ARGV[1]) })', 0, bytes);
 
+const cursorsOf = (flavour: 'valkey-9' | 'redis-7.0'): unknown[] =>
+  ['0', ' 5', '', '-1', '+0', '18446744073709551616', '0\0x'].map(
+    (text) => [worldOf(flavour).ask('SCAN', text)].flat()[0],
+  );
+
 /** A connection by bytes. */
 function wire(server: ModelServer): { said: () => string; send: (...args: string[]) => void; close: () => void } {
   let bytes = '';
@@ -74,6 +79,12 @@ describe('numbers as each server reads them', () => {
     };
     expect(answers('valkey-9')).toEqual([valkeyScore, valkeyBound]);
     expect(answers('redis-7.0')).toEqual([redisScore, redisBound]);
+  });
+
+  test('Valkey writes whole numbers as such up to 2^62', () => {
+    const world = worldOf();
+    world.ask('ZADD', 'z', String(2 ** 62), 'm');
+    expect(world.ask('ZSCORE', 'z', 'm')).toBe('4611686018427387904');
   });
 
   test('a small sorted set keeps no -0, a large one does', () => {
@@ -136,6 +147,24 @@ describe('keys end by the wall clock', () => {
     for (const bad of ['-5', '5-', '', ' ', '5 ', '5-1-1', '18446744073709551616', `${'0'.repeat(127)}9`])
       expect(world.ask('XADD', 's', bad, 'f', 'v')).toMatch(/^-ERR Invalid stream ID/);
     expect(() => world.ask('XADD', 's', '18446744073709551615', 'f', 'v')).toThrow(/beyond 2\^53/);
+  });
+
+  test('ids of a stream are read before the key is looked at, or after it, as each command does', () => {
+    const world = worldOf();
+    world.ask('SET', 'a', 'x');
+    expect(world.ask('XADD', 'a', '+', 'f', 'v')).toMatch(/^-ERR Invalid stream ID/);
+    expect(world.ask('XREAD', 'STREAMS', 'a', '5-*')).toMatch(/^-WRONGTYPE/);
+    expect(world.ask('XDEL', 'none', '5-*')).toBe(0);
+    world.ask('XADD', 's', '5-1', 'f', 'v');
+    world.ask('XADD', 's', '6-0', 'g', 'w');
+    expect(world.ask('XREAD', 'STREAMS', 's', '+')).toEqual([['s', [['6-0', ['g', 'w']]]]]);
+    expect(worldOf('redis-7.0').ask('XREAD', 'STREAMS', 's', '+')).toMatch(/^-ERR Invalid stream ID/);
+  });
+
+  test('cursors are read as each server reads them', () => {
+    const bad = '-ERR invalid cursor';
+    expect(cursorsOf('valkey-9')).toEqual(['0', '0', bad, bad, '0', bad, '0']);
+    expect(cursorsOf('redis-7.0')).toEqual(['0', bad, '0', '0', '0', bad, '0']);
   });
 
   test('ids of a stream never go back', () => {

@@ -14,7 +14,7 @@ export function scoreText(score: number, flavour: Flavour): string {
 /** A number that a script passes to a command. */
 export function argumentText(value: number, flavour: Flavour): string {
   if (flavour === 'redis-7.0') return formatG(value, 17);
-  if (Number.isInteger(value) && Math.abs(value) < 2 ** 62) return BigInt(value).toString();
+  if (Number.isInteger(value) && Math.abs(value) <= 2 ** 62) return BigInt(value).toString();
   return Number.isFinite(value) ? shortest(value) : Number.isNaN(value) ? 'nan' : formatSpecial(value);
 }
 

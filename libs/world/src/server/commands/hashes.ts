@@ -39,8 +39,8 @@ function increase(context: CommandContext, [, key = '', field = '', given]: read
   return value;
 }
 
-function scan({ keys }: CommandContext, args: readonly string[]): Reply {
-  const { cursor, matches, count } = scanOptions(args.slice(2), false);
+function scan({ keys, flavour }: CommandContext, args: readonly string[]): Reply {
+  const { cursor, matches, count } = scanOptions(args.slice(2), false, flavour);
   const hash = keys.get(args[1]!, 'hash') ?? new Map<string, string>();
   const [next, page] = hash.size <= COMPACT_MEMBERS ? ['0', [...hash.keys()]] : pageOf([...hash.keys()], cursor, count);
   return [next, page.filter(matches).flatMap((field) => [field, hash.get(field)!])];

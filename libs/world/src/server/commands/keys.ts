@@ -88,8 +88,8 @@ function copy(context: CommandContext, args: readonly string[]): Reply {
   return 1;
 }
 
-function scan({ keys }: CommandContext, args: readonly string[]): Reply {
-  const { cursor, matches, count, type } = scanOptions(args.slice(1), true);
+function scan({ keys, flavour }: CommandContext, args: readonly string[]): Reply {
+  const { cursor, matches, count, type } = scanOptions(args.slice(1), true, flavour);
   const [next, page] = pageOf(keys.keys(), cursor, count);
   return [next, page.filter((key) => matches(key) && (type === undefined || keys.find(key)?.type === type))];
 }

@@ -2,7 +2,9 @@
 // from the first page to the last is on one of them, whatever comes and goes meanwhile: real servers promise that, and
 // nothing of the order.
 
+import { upToZero } from '../../lua/numbers.ts';
 import { globMatcher, integerOf } from '../arguments.ts';
+import type { Flavour } from '../command.ts';
 import { CommandError, syntaxError } from '../replies.ts';
 
 export interface ScanOptions {
@@ -16,9 +18,8 @@ export interface ScanOptions {
 export const COMPACT_MEMBERS = 128;
 
 /** `args` from the cursor on. */
-export function scanOptions(args: readonly string[], mayHaveType: boolean): ScanOptions {
-  const [cursor = ''] = args;
-  if (!/^\d+$/.test(cursor)) throw new CommandError('ERR invalid cursor');
+export function scanOptions(args: readonly string[], mayHaveType: boolean, flavour: Flavour): ScanOptions {
+  const cursor = cursorOf(args[0] ?? '', flavour);
   let [pattern, count, type]: [string, number, string | undefined] = ['*', 10, undefined];
   for (let at = 1; at < args.length; at += 2) {
     const value = args[at + 1];
@@ -39,7 +40,21 @@ export function scanOptions(args: readonly string[], mayHaveType: boolean): Scan
         throw syntaxError();
     }
   }
-  return { cursor: Number(cursor), matches: globMatcher(pattern), count, type };
+  return { cursor, matches: globMatcher(pattern), count, type };
+}
+
+/**
+ * As C's strtoul reads it, up to a byte 0. Redis 7.0 takes nothing for 0 and turns what is below 0 round; Valkey 9 takes
+ * space before it.
+ */
+function cursorOf(given: string, flavour: Flavour): number {
+  const text = upToZero(given);
+  const isRedis = flavour === 'redis-7.0';
+  if (isRedis && text === '') return 0;
+  const found = (isRedis ? /^([+-]?)(\d+)$/ : /^\s*(\+?)(\d+)$/).exec(text);
+  const digits = BigInt(found?.[2] ?? 2n ** 64n);
+  if (digits >= 2n ** 64n) throw new CommandError('ERR invalid cursor');
+  return Number(found![1] === '-' ? BigInt.asUintN(64, -digits) : digits);
 }
 
 /** The next page of names, before any is filtered, and where the page after it begins. */

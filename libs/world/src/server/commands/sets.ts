@@ -21,8 +21,8 @@ function remove({ keys }: CommandContext, [, key = '', ...members]: readonly str
   return count;
 }
 
-function scan({ keys }: CommandContext, args: readonly string[]): Reply {
-  const { cursor, matches, count } = scanOptions(args.slice(2), false);
+function scan({ keys, flavour }: CommandContext, args: readonly string[]): Reply {
+  const { cursor, matches, count } = scanOptions(args.slice(2), false, flavour);
   const members = [...(keys.get(args[1]!, 'set') ?? [])];
   const [next, page] = members.length <= COMPACT_MEMBERS ? ['0', members] : pageOf(members, cursor, count);
   return [next, page.filter(matches)];

@@ -229,7 +229,7 @@ function shuffled(entries: readonly Scored[], random: () => number): Scored[] {
 }
 
 function scan(context: CommandContext, args: readonly string[]): Reply {
-  const { cursor, matches, count } = scanOptions(args.slice(2), false);
+  const { cursor, matches, count } = scanOptions(args.slice(2), false, context.flavour);
   const set = context.keys.get(args[1]!, 'zset') ?? new SortedSet();
   const members = set.entries.map(({ member }) => member);
   const [next, page] = members.length <= COMPACT_MEMBERS ? ['0', members] : pageOf(members, cursor, count);

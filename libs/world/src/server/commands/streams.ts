@@ -81,11 +81,12 @@ function add(context: CommandContext, args: readonly string[]): Reply {
   const [, key = ''] = args;
   const { trim, isNotMaking, end } = trimAt(args, 2);
   const [given, ...fields] = args.slice(end);
-  if (given === undefined || fields.length === 0 || fields.length % 2 !== 0)
+  const wanted = given === undefined ? undefined : newId(given);
+  if (wanted === undefined || fields.length === 0 || fields.length % 2 !== 0)
     throw new CommandError("ERR wrong number of arguments for 'xadd' command");
   const existing = context.keys.get(key, 'stream');
   if (existing === undefined && isNotMaking) return null;
-  const id = newId(given, existing?.lastId ?? FIRST, context.now());
+  const id = wanted(existing?.lastId ?? FIRST, context.now());
   const stream = context.keys.open(key, 'stream', () => new Stream());
   stream.entries.push({ ...id, fields });
   stream.lastId = id;
@@ -96,17 +97,20 @@ function add(context: CommandContext, args: readonly string[]): Reply {
   return idText(id);
 }
 
-/** The hour, and behind the last one where the clock went back. */
-function newId(given: string, last: StreamId, now: number): StreamId {
-  if (given === '*') return now > last.ms ? { ms: Math.floor(now), seq: 0 } : { ms: last.ms, seq: last.seq + 1 };
+/** Reads what is given, before the key is looked at; what it makes is the hour, and behind the last one where the clock went back. */
+function newId(given: string): (last: StreamId, now: number) => StreamId {
+  if (given === '*')
+    return (last, now) => (now > last.ms ? { ms: Math.floor(now), seq: 0 } : { ms: last.ms, seq: last.seq + 1 });
   const isOpen = given.endsWith('-*');
   const wanted = idOf(isOpen ? given.slice(0, -2) : given, 0);
-  const id = isOpen ? { ms: wanted.ms, seq: wanted.ms === last.ms ? last.seq + 1 : 0 } : wanted;
-  if (!isOpen && id.ms === 0 && id.seq === 0)
+  if (!isOpen && wanted.ms === 0 && wanted.seq === 0)
     throw new CommandError('ERR The ID specified in XADD must be greater than 0-0');
-  if (compareIds(id, last) <= 0)
-    throw new CommandError('ERR The ID specified in XADD is equal or smaller than the target stream top item');
-  return id;
+  return (last) => {
+    const id = isOpen ? { ms: wanted.ms, seq: wanted.ms === last.ms ? last.seq + 1 : 0 } : wanted;
+    if (compareIds(id, last) <= 0)
+      throw new CommandError('ERR The ID specified in XADD is equal or smaller than the target stream top item');
+    return id;
+  };
 }
 
 function bound(text: string, otherSeq: number): { readonly id: StreamId; readonly isExclusive: boolean } {
@@ -134,9 +138,9 @@ function range(isReverse: boolean) {
 }
 
 function remove({ keys }: CommandContext, [, key = '', ...ids]: readonly string[]): Reply {
-  const wanted = ids.map((text) => idOf(text, 0));
   const stream = keys.get(key, 'stream');
   if (stream === undefined) return 0;
+  const wanted = ids.map((text) => idOf(text, 0));
   const before = stream.entries.length;
   stream.entries = stream.entries.filter((entry) => !wanted.some((id) => compareIds(id, entry) === 0));
   if (stream.entries.length < before) keys.changed(key);
@@ -160,8 +164,8 @@ export interface StreamRead {
   readonly streams: readonly { readonly key: string; readonly after: StreamId }[];
 }
 
-/** XREAD's words; `$` is the last id as it is now. */
-export function streamRead({ keys }: CommandContext, args: readonly string[]): StreamRead {
+/** XREAD's words; `$` is the last id as it is now, and Valkey's `+` what has the last entry behind it. */
+export function streamRead({ keys, flavour }: CommandContext, args: readonly string[]): StreamRead {
   let [count, blockMs, at]: [number, number | undefined, number] = [Infinity, undefined, 1];
   for (; at < args.length; at++) {
     const word = args[at]!.toUpperCase();
@@ -179,10 +183,18 @@ export function streamRead({ keys }: CommandContext, args: readonly string[]): S
     );
   const half = names.length / 2;
   const streams = names.slice(0, half).map((key, index) => {
-    const id = names[half + index]!;
-    return { key, after: id === '$' ? (keys.get(key, 'stream')?.lastId ?? FIRST) : idOf(id, 0) };
+    const [id, stream] = [names[half + index]!, keys.get(key, 'stream')];
+    if (id === '$') return { key, after: stream?.lastId ?? FIRST };
+    if (id === '+' && flavour === 'valkey-9') return { key, after: beforeLast(stream) };
+    return { key, after: idOf(id, 0) };
   });
   return { count, blockMs, streams };
+}
+
+function beforeLast(stream: Stream | undefined): StreamId {
+  const last = stream?.entries.at(-1);
+  if (last === undefined) return stream?.lastId ?? FIRST;
+  return last.seq > 0 ? { ms: last.ms, seq: last.seq - 1 } : { ms: last.ms - 1, seq: Infinity };
 }
 
 /** What there is now; undefined where there is nothing. */

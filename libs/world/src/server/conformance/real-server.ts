@@ -29,16 +29,17 @@ export class RealServer {
   readonly #process: ChildProcess;
   readonly #folder: string;
   readonly #socket: Socket;
-  #waiting: ((text: string) => void) | undefined;
+  #waiting: { readonly done: (text: string) => void; readonly fail: (why: Error) => void } | undefined;
   #ending = '';
   #chunks: string[] = [];
   #asked = 0;
 
-  private constructor(process: ChildProcess, folder: string, socket: Socket) {
+  private constructor(process: ChildProcess, folder: string, socket: Socket, said: () => string) {
     this.#process = process;
     this.#folder = folder;
     this.#socket = socket.setEncoding('latin1');
     socket.on('data', (chunk) => this.#take(chunk as unknown as string));
+    socket.on('close', () => this.#waiting?.fail(new Error(`the real server is gone: ${said()}`)));
   }
 
   /** Starts `program`. Throws with its last lines where it does not come up, or its clock cannot be set. */
@@ -55,7 +56,7 @@ export class RealServer {
     let said = '';
     for (const stream of [child.stdout, child.stderr])
       stream.on('data', (bytes) => (said = `${said}${bytes}`.slice(-2_000)));
-    const server = new RealServer(child, folder, await connected(path, child, () => said));
+    const server = new RealServer(child, folder, await connected(path, child, () => said), () => said);
     const [, , hour] = await server.ask([clockCommand(PROBE_MS), ['DEBUG', 'SET-ACTIVE-EXPIRE', '0'], ['TIME']]);
     if (JSON.stringify(hour) === JSON.stringify([String(PROBE_MS / 1_000), '0'])) return server;
     await server.stop();
@@ -67,7 +68,7 @@ export class RealServer {
     if (this.#waiting !== undefined) throw new Error('one call at a time');
     const last = `end ${this.#asked++}`;
     this.#ending = `$${last.length}\r\n${last}\r\n`;
-    const answered = new Promise<string>((done) => (this.#waiting = done));
+    const answered = new Promise<string>((done, fail) => (this.#waiting = { done, fail }));
     this.#socket.write([...commands, ['ECHO', last]].map(request).join(''), 'latin1');
     const text = await answered;
     return repliesIn(text, commands.length);
@@ -89,7 +90,7 @@ export class RealServer {
         ? chunk.endsWith(this.#ending)
         : this.#chunks.slice(-2).join('').endsWith(this.#ending);
     if (!isWhole || this.#waiting === undefined) return;
-    const [done, text] = [this.#waiting, this.#chunks.join('')];
+    const [{ done }, text] = [this.#waiting, this.#chunks.join('')];
     this.#waiting = undefined;
     this.#chunks = [];
     done(text);
@@ -97,7 +98,9 @@ export class RealServer {
 }
 
 const PROBE_MS = 1_700_000_000_000;
-const ARGUMENTS = ['--port', '0', '--save', '', '--appendonly', 'no', '--enable-debug-command', 'yes'];
+const ARGUMENTS = '--port 0 --save "" --appendonly no --enable-debug-command yes --slowlog-log-slower-than -1'
+  .split(' ')
+  .map((word) => (word === '""' ? '' : word));
 
 async function connected(path: string, child: ChildProcess, said: () => string): Promise<Socket> {
   for (let tries = 0; child.exitCode === null && tries < 1_000; tries++) {
