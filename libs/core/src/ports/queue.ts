@@ -22,7 +22,10 @@ export interface RawClaim {
   readonly stalls?: number | undefined;
   /** Set when the queue already decided that this job must fail. */
   readonly mustFail: string | undefined;
-  /** Set for a job that was handed over and whose child has ended: how. There is nothing left to run. */
+  /**
+   * There is nothing left to run: how the child of a job ended that was handed over, or that it was cancelled while
+   * another claim held it.
+   */
   readonly ending?: KnownEnding | undefined;
 }
 

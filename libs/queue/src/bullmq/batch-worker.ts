@@ -18,6 +18,8 @@ export interface BatchWorkerOptions {
   readonly tokenPrefix: string;
   readonly leaseMs: number;
   readonly stalledCheckMs: number;
+  /** A field of a job's hash; of those that have it a claim says so. */
+  readonly mark?: string | undefined;
   /** Of finished jobs whose producer did not say; left out: as many as those of other workers. */
   readonly keep?: KeptJobs | undefined;
 }
@@ -32,6 +34,8 @@ export interface KeptJobs {
 export interface TakenJob {
   readonly job: Job;
   readonly token: string;
+  /** Its hash had the mark that the worker was told of when it was claimed. */
+  readonly isMarked?: boolean;
 }
 
 /** What is kept of finished jobs whose producer did not say. */
@@ -52,6 +56,9 @@ export class BatchWorker extends Worker {
   private readonly tokenPrefix: string;
   private readonly leaseMs: number;
   private readonly place: Pick<BatchWorkerOptions, 'connection' | 'prefix' | 'queue'>;
+  private readonly mark: string | undefined;
+  /** Ids of claims that are on their way out of BullMQ's code, which drops fields that it does not know. */
+  private readonly marked = new Set<string>();
   private tokens = 0;
   private blocking: Closable | undefined;
 
@@ -70,6 +77,7 @@ export class BatchWorker extends Worker {
     });
     this.tokenPrefix = options.tokenPrefix;
     this.leaseMs = options.leaseMs;
+    this.mark = options.mark;
     this.place = options;
   }
 
@@ -93,7 +101,9 @@ export class BatchWorker extends Worker {
 
   async untilReady(): Promise<void> {
     await this.waitUntilReady();
-    await joinClaims(this, this.place.connection);
+    await joinClaims(this, this.place.connection, (jobId, fields) => {
+      if (fields.some((name, at) => at % 2 === 0 && name === this.mark)) this.marked.add(jobId);
+    });
     this.blocking = await this.getBackend().blockingClient;
   }
 
@@ -126,7 +136,8 @@ export class BatchWorker extends Worker {
       // Typed as Job by BullMQ, undefined when there is none.
       const job: Job | undefined = await this.getNextJob(token, { block: false });
       if (job === undefined) return undefined;
-      return { job: isWhole(job) ? job : await this.readDamaged(job.id ?? '', token), token };
+      const isMarked = this.marked.delete(job.id ?? '');
+      return { job: isWhole(job) ? job : await this.readDamaged(job.id ?? '', token), token, isMarked };
     } catch (error) {
       if (!isUnreadable(error)) throw error;
       const jobId = await claimedBy(this.place.connection, this.place, token);

@@ -26,10 +26,17 @@ interface Waiting {
   readonly fail: (error: unknown) => void;
 }
 
+/** Told of each job that is claimed: its hash, names and values by turns. */
+export type OnClaimed = (jobId: string, fields: readonly unknown[]) => void;
+
 /** From now on the claims that this worker asks for in one microtask travel together. */
-export async function joinClaims(worker: Worker, connection: Redis): Promise<void> {
+export async function joinClaims(worker: Worker, connection: Redis, onClaimed?: OnClaimed): Promise<void> {
   const backend = worker.getBackend();
   const executeAlone = backend.execCommand.bind(backend);
+  const told = (reply: unknown): unknown => {
+    if (Array.isArray(reply) && Array.isArray(reply[0])) onClaimed?.(String(reply[1]), reply[0]);
+    return reply;
+  };
   const send = async (batch: readonly Waiting[]): Promise<void> => {
     const shared = batch[0]!.values.slice(0, CLAIM_JOBS.keyCount + 2);
     try {
@@ -39,9 +46,9 @@ export async function joinClaims(worker: Worker, connection: Redis): Promise<voi
       ]);
       for (const [at, { client, values, answer, fail }] of batch.entries()) {
         const reply = replies[at];
-        if (reply === 1) executeAlone(client, 'moveToActive', values).then(answer, fail);
+        if (reply === 1) executeAlone(client, 'moveToActive', values).then(told).then(answer, fail);
         else if (reply instanceof Error) fail(reply);
-        else answer(reply);
+        else answer(told(reply));
       }
     } catch (error) {
       for (const { fail } of batch) fail(error);

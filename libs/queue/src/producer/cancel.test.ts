@@ -72,6 +72,13 @@ describe('a canceller', () => {
     return { source, heard };
   }
 
+  /** A claimed job, as when its lease ran out. */
+  async function waitAgain(jobId: string): Promise<void> {
+    await connection.del(`${prefix}:embed-x:${jobId}:lock`);
+    await connection.lrem(`${prefix}:embed-x:active`, 0, jobId);
+    await connection.rpush(`${prefix}:embed-x:wait`, jobId);
+  }
+
   const outcomeOf = async (jobId: string): Promise<string> => (await canceller.cancel([jobId]))[0]!.outcome;
 
   test('fails what waits, in line, by priority or delayed; deletes its input, and tells who waits for it', async () => {
@@ -154,8 +161,36 @@ describe('a canceller', () => {
     await outcomeOf('a');
     await first.source.settle(claim, { kind: 'return', delayMs: 0, reason: 'draining' });
     const second = await started();
-    await claimOne(second.source);
+    const next = await claimOne(second.source);
+    expect(next.ending).toMatchObject({ kind: 'fail', failure: { code: 'CANCELLED' } }); // without a look: nothing runs
     await vi.waitFor(() => expect(second.heard).toEqual(['a']), { timeout: 10_000 });
+  });
+
+  test('is heard by whoever claims the job next, when its worker lost it before the job had ended', async () => {
+    await main.add('embed', {}, { jobId: 'a' });
+    const first = await started();
+    const claim = await claimOne(first.source);
+    await outcomeOf('a');
+    await waitAgain('a'); // as the look for stalled jobs does
+    const second = await started();
+    const ending = { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } } as const;
+    expect(await first.source.settle(claim, ending)).toBe('lease-lost');
+    const next = await claimOne(second.source);
+    expect(next.ending).toMatchObject({ kind: 'fail', failure: { code: 'CANCELLED' } });
+    expect(await second.source.settle(next, ending)).toBe('settled');
+    await vi.waitFor(async () => expect(await connection.hexists(`${prefix}:embed-x:a`, 'shoalCancelled')).toBe(0), {
+      timeout: 10_000,
+    });
+  });
+
+  test('an ending is nobody else’s, although it says the same', async () => {
+    await main.add('embed', {}, { jobId: 'a' });
+    const [first, second] = [await started(), await started()];
+    const ending = { kind: 'fail', failure: { code: 'INPUT_LOST', message: 'x' } } as const;
+    const claim = await claimOne(first.source);
+    await waitAgain('a');
+    expect(await second.source.settle(await claimOne(second.source), ending)).toBe('settled');
+    expect(await first.source.settle(claim, ending)).toBe('lease-lost');
   });
 
   test('does not touch a later job of the same id', async () => {

@@ -1,4 +1,4 @@
-import { createServer } from 'node:net';
+import { connect, createServer, type AddressInfo } from 'node:net';
 import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { redactUrl } from '@shoal/core';
@@ -41,6 +41,27 @@ test('closing in the middle of an outage rejects what waits and leaves nothing, 
   expect(away.status).toBe('end');
   expect(printed).not.toHaveBeenCalled();
   printed.mockRestore();
+});
+
+test('a call that was made between handshake and readiness is answered, although the connection breaks then', async () => {
+  let asked: Promise<string> | undefined;
+  const proxy = createServer((near) => {
+    const far = connect({ path: new URL(server.url).pathname });
+    near.on('error', () => far.destroy()).on('close', () => far.destroy());
+    far.on('error', () => near.destroy()).pipe(near);
+    near.on('data', (bytes) => {
+      if (asked !== undefined || !/info/i.test(bytes.toString('latin1'))) return void far.write(bytes);
+      asked = away.info('memory'); // ioredis has just asked whether the server is ready
+      setImmediate(() => near.resetAndDestroy());
+    });
+  }).listen(0, '127.0.0.1');
+  await once(proxy, 'listening');
+  const { port } = proxy.address() as AddressInfo;
+  const away = openConnection({ url: `redis://127.0.0.1:${port}`, name: 'test' });
+  await untilReady(away, server.url);
+  expect(await asked).toContain('used_memory');
+  await closeConnection(away);
+  proxy.close();
 });
 
 test('what is sent in one turn leaves together, but nobody waits for a quarter of a megabyte to be made', async () => {

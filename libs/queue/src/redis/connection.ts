@@ -13,6 +13,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import { countReconnect } from './process-counts.ts';
 import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
 import { checkSchema } from './schema.ts';
+import { DEAF_MS } from './ask-now-and-then.ts';
 import { tellOutages } from './outage-lines.ts';
 import { addressOf } from './server-address.ts';
 import { tlsCure } from './tls.ts';
@@ -35,12 +36,6 @@ export interface ConnectionOptions {
 }
 
 const RETRY: Backoff = { firstMs: 50, mostMs: 2_000 };
-/**
- * A command that got no answer for so long waits on a dead connection (a proxy that swallows replies, a peer that
- * vanished without a word): it is connected anew and what was open is sent again. The longest wait that is meant is 2 s
- * (BZPOPMIN).
- */
-const DEAF_MS = 20_000;
 /** A peer that does not answer a goodbye in this time is left without one. */
 const GOODBYE_MS = 500;
 
@@ -55,6 +50,7 @@ class CorkedRedis extends Redis {
   private isJoining = false;
 
   override sendCommand(...args: Parameters<Redis['sendCommand']>): unknown {
+    if (this.status === 'connect' && !isOfHandshake(args[0])) return this.postpone(...args);
     const socket: unknown = Reflect.get(this, 'stream');
     if (!(socket instanceof Socket)) return super.sendCommand(...args);
     if (!this.isJoining) this.join(socket);
@@ -66,6 +62,16 @@ class CorkedRedis extends Redis {
     return answer;
   }
 
+  /**
+   * Until the handshake is over. ioredis sends at once what a server answers while it loads, INFO among it, and forgets
+   * it when the connection breaks before it is ready: nobody would ever answer (6.0.0, closeHandler).
+   */
+  private postpone(...[command, stream]: Parameters<Redis['sendCommand']>): unknown {
+    const { offlineQueue, condition } = this as unknown as Unpublished;
+    offlineQueue.push({ command, stream, select: condition.select });
+    return command.promise;
+  }
+
   private join(socket: Socket): void {
     this.isJoining = true;
     socket.cork();
@@ -74,6 +80,16 @@ class CorkedRedis extends Redis {
       socket.uncork();
     });
   }
+}
+
+/** What ioredis has for itself. */
+interface Unpublished {
+  readonly offlineQueue: { push(item: object): void };
+  readonly condition: { readonly select: number };
+}
+
+function isOfHandshake({ name, args }: Parameters<Redis['sendCommand']>[0]): boolean {
+  return ['hello', 'auth', 'client', 'select', 'readonly'].includes(name) || (name === 'info' && args.length === 0);
 }
 
 /** Begins to connect and returns at once. Throws CONFIG_INVALID for a URL it cannot understand. */

@@ -13,6 +13,7 @@ import {
   type SentinelAddress,
   type SentinelConnectionOptions,
 } from 'ioredis';
+import { DEAF_MS, askNowAndThen } from './ask-now-and-then.ts';
 
 const CHANNEL = '+switch-master';
 /** A Sentinel that is away is tried again so often; the others go on telling. */
@@ -53,12 +54,14 @@ export class WatchingSentinelConnector extends SentinelConnector {
       enableReadyCheck: false,
       autoResubscribe: false,
       maxRetriesPerRequest: null,
+      socketTimeout: DEAF_MS,
       retryStrategy: () => RETRY_MS,
     };
     if (username) options.username = username;
     if (password) options.password = password;
     const watcher = new Redis(options);
     watcher.on('error', () => undefined); // the others go on telling
+    askNowAndThen(watcher);
     watcher.on('ready', () => void watcher.subscribe(CHANNEL).catch(() => undefined));
     // "<master name> <old host> <old port> <new host> <new port>"
     watcher.on('message', (_channel: string, text: string) => {

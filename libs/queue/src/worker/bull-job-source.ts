@@ -141,11 +141,11 @@ export class BullJobSource implements JobSource {
 
   /**
    * A job that was handed over comes with its child's ending, when that can be read; else it runs again and finds its
-   * result.
+   * result. One that was cancelled in the hands of a worker that lost it has its ending as well.
    */
   private async toClaim(taken: TakenJob): Promise<RawClaim> {
     const claim = toClaim(taken, this.nowMs());
-    if (handOverOf(taken.job) === undefined) return claim;
+    if (handOverOf(taken.job) === undefined) return taken.isMarked === true ? { ...claim, ending: CANCELLED } : claim;
     try {
       return { ...claim, ending: await unlessAborted(this.claimingEnd.signal, endingOf(taken.job)) };
     } catch (error) {
@@ -167,7 +167,10 @@ export class BullJobSource implements JobSource {
     if (this.parts === undefined || taken === undefined || !this.leases.beginSettling(jobId, token))
       return 'lease-lost';
     const result = await this.parts.endings.settle(taken, settlement, announcement);
-    if (settlement.kind === 'fail' && settlement.failure.code === 'CANCELLED') void this.parts.cancels.forget(jobId);
+    // While it has not ended its mark is for whoever claims it next.
+    const isCancelled =
+      settlement.kind === 'fail' && settlement.failure.code === 'CANCELLED' && result !== 'lease-lost';
+    if (isCancelled) void this.parts.cancels.forget(jobId);
     this.forget(jobId, token);
     return result;
   }
@@ -299,6 +302,11 @@ export class BullJobSource implements JobSource {
     this.leases.release(jobId, token);
   }
 }
+
+const CANCELLED: RawClaim['ending'] = {
+  kind: 'fail',
+  failure: { code: 'CANCELLED', message: 'the job was cancelled after a worker had claimed it' },
+};
 
 function toClaim({ job, token }: TakenJob, nowMs: number): RawClaim {
   return {

@@ -7,7 +7,7 @@ import type { FaultPoints } from '@shoal/core/base';
 import { BatchWorker, KEEP_COMPLETED, type KeptJobs, type TakenJob } from '../bullmq/batch-worker.ts';
 import { Completions } from '../bullmq/finish.ts';
 import { limitEvents } from '../bullmq/internals.ts';
-import { CancelListener } from '../producer/cancel.ts';
+import { CANCEL_MARK, CancelListener } from '../producer/cancel.ts';
 import type { Redis } from '../redis/connection.ts';
 import { checkServer, type ServerFacts } from '../redis/server-check.ts';
 import { KeyMender } from '../upkeep/key-mender.ts';
@@ -201,6 +201,7 @@ function openWorker(options: BullJobSourceOptions, connection: Redis, mender: Ke
     stalledCheckMs,
     keep,
     tokenPrefix: tokenPrefixOf(workerName),
+    mark: CANCEL_MARK,
   });
   worker.on('error', (error) => {
     mender.met(error);
