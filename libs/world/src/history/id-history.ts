@@ -72,6 +72,13 @@ export class IdHistory {
     return this.calls.filter((call) => call.op === op && mayHaveHappened(call));
   }
 
+  /** Commits that wrote the result, or may have: one that was sent again after a fault tells of its last attempt only. */
+  mayHaveWritten(): Call[] {
+    const isRepeated = ({ from, to }: Call): boolean =>
+      this.around.faults.some((fault) => fault.from <= to && fault.to >= from);
+    return this.calls.filter((call) => call.op === 'commit' && (mayHaveHappened(call) || isRepeated(call)));
+  }
+
   /** Bodies that somebody saw, whether they stayed or not. */
   bodies(): Call[] {
     return [...this.ok('read', 'body'), ...this.ok('take', 'body')];
@@ -100,6 +107,11 @@ export class IdHistory {
   /** Some server forgot something between the two: neither what was there nor what was not is certain. */
   mayHaveLost(a: Call, b: Call): boolean {
     return this.around.forgets.some((forget) => overlaps(forget, a, b));
+  }
+
+  /** It was under way while a server forgot. */
+  isMetByForgetting(call: Call): boolean {
+    return this.around.forgets.some((forget) => forget.from <= call.to && forget.to >= call.from);
   }
 
   /** A clock stepped between the two, by which times to live end early. */

@@ -7,7 +7,7 @@ import { ShoalClient } from '@shoal/client';
 import { isShoalError, type ErrorCode } from '@shoal/contract';
 import type { Recorder } from '../history/recorder.ts';
 import type { Process } from '../time/world.ts';
-import type { PlannedJob } from './plan.ts';
+import { mayBeQuarantined, type PlannedJob } from './plan.ts';
 import { PREFIX, REDIS_URL, recorderOf, type Site } from './site.ts';
 import { digestOfRows, makeJob, textsOf } from './texts.ts';
 
@@ -52,7 +52,7 @@ async function call(site: Site, client: ShoalClient, job: PlannedJob, recorder: 
       break;
     } catch (error) {
       if (!isShoalError(error)) throw error;
-      if (isEnding(job, error.code)) break;
+      if (isEnding(job, error.code) || (error.code === 'QUARANTINED' && mayBeQuarantined(site.plan))) break;
       if (!PASSING.has(error.code)) problems.push(`unfit-failure: ${job.id} failed: ${error.code}: ${error.message}`);
       if (!PASSING.has(error.code)) break;
       await sleep(AGAIN_MS);

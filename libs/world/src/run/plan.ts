@@ -221,3 +221,8 @@ function faultOf(random: Random, workers: number, producers: number, { faultsUnt
         : { kind: 'deaf', atMs, ms: random.whole(100, 4_000), share: random.pick([0.3, 1]) };
   }
 }
+
+/** Two executors that die with a job alone at their device are that job's doing, as far as a worker can tell. */
+export function mayBeQuarantined({ faults }: Plan): boolean {
+  return faults.filter(({ kind }) => kind === 'kill' || kind === 'kill-at').length >= 2;
+}

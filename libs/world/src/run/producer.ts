@@ -8,7 +8,7 @@ import { Canceller, JobProducer, ResultReader, type AddResult, type JobEnding } 
 import type { Recorder } from '../history/recorder.ts';
 import type { Process } from '../time/world.ts';
 import { callClient } from './client-producer.ts';
-import type { PlannedJob } from './plan.ts';
+import { mayBeQuarantined, type PlannedJob } from './plan.ts';
 import { PREFIX, QUEUE, REDIS_URL, recorderOf, startAgain, type Site } from './site.ts';
 import { makeJob, seen, type MadeJob } from './texts.ts';
 
@@ -17,6 +17,7 @@ const AGAIN_MS = 300;
 const ASK_AFTER_MS = 2_000;
 /** A worker knows the server's clock to within the time of a question. */
 const DEADLINE_SLACK_MS = 2_500;
+const TAKEN_KEPT_MS = 60_000;
 
 export function keepProducer(site: Site, index: number): void {
   const { world, plan, targets } = site;
@@ -69,6 +70,7 @@ class Producer {
     const { world, tokenizer } = this.site;
     await sleep(Math.max(0, job.atMs - world.nowMs));
     const deadline = job.deadlineMs === undefined ? undefined : world.wallMs(this.site.network.host) + job.deadlineMs;
+    const first = this.firstDeadline(job.id, deadline);
     const made = makeJob(job, tokenizer, {
       reply: this.reader!.replyChannel,
       ...(deadline === undefined ? {} : { deadline }),
@@ -83,11 +85,18 @@ class Producer {
     while (!isOver) {
       const outcome = await this.add(made);
       if (outcome === 'refused') continue;
-      isOver = await this.awaitEnd(hurries ? { ...job, takeAfterMs: 0 } : job, made, deadline);
+      isOver = await this.awaitEnd(hurries ? { ...job, takeAfterMs: 0 } : job, made, first);
       hurries = true; // what it came too late for, it does not come too late for again
       if (!isOver && isCancelled) isOver = true; // it is not wanted any more
     }
     this.site.ended.add(job.id);
+  }
+
+  /** What a producer wants that was killed and adds the job again does not move the deadline of one that waits. */
+  private firstDeadline(id: string, deadline: number | undefined): number | undefined {
+    const { deadlines } = this.site;
+    if (deadline !== undefined) deadlines.set(id, Math.min(deadline, deadlines.get(id) ?? Infinity));
+    return deadlines.get(id);
   }
 
   private async add({ job, fingerprint, want }: MadeJob): Promise<AddResult['outcome']> {
@@ -136,6 +145,8 @@ class Producer {
         const hasStepped = plan.faults.some((fault) => fault.kind === 'clock' && fault.target === 'server');
         return earlyMs > DEADLINE_SLACK_MS && !hasStepped ? say(`failed ${earlyMs} ms before its deadline`) : undefined;
       }
+      case 'QUARANTINED':
+        return mayBeQuarantined(plan) ? undefined : say('was put in quarantine');
       case 'INPUT_LOST':
         return isForgetful ? undefined : say('lost its input');
       default:
@@ -178,7 +189,8 @@ class Producer {
       const [taken] = await this.reader!.acknowledge([id]);
       if (taken!.kind !== 'body') {
         end('ok', { outcome: taken!.kind });
-        if (taken!.kind === 'taken' && isFirst) problems.push(`taken-by-nobody: ${id} was marked as taken before`);
+        if (taken!.kind === 'taken' && isFirst && !this.mayHaveExpired())
+          problems.push(`taken-by-nobody: ${id} was marked as taken before`);
         return taken!.kind;
       }
       const found = seen(taken!.bytes);
@@ -190,6 +202,13 @@ class Producer {
       await this.afterFault(error);
       return undefined;
     }
+  }
+
+  /** What was taken and not fetched is kept for a minute, by the server's clock. */
+  private mayHaveExpired(): boolean {
+    return this.site.plan.faults.some(
+      (fault) => fault.kind === 'clock' && fault.target === 'server' && fault.stepMs >= TAKEN_KEPT_MS,
+    );
   }
 
   private async cancel(id: string): Promise<void> {

@@ -64,6 +64,7 @@ function run(plan: Plan, world: World, onLine: ((line: string) => void) | undefi
     backMs,
     ended: new Set(),
     takes: new Set(),
+    deadlines: new Map(),
     problems: [],
   };
   for (const index of plan.workers.keys()) keepWorker(site, index);

@@ -32,6 +32,8 @@ export interface Site {
   readonly ended: Set<string>;
   /** Jobs whose results somebody has asked for, with or without an answer. */
   readonly takes: Set<string>;
+  /** The first deadline that a job was added with, ms: one that is there already keeps it. */
+  readonly deadlines: Map<string, number>;
   /** Something that no process may come to, such as an error that is none of the product's. */
   readonly problems: string[];
 }

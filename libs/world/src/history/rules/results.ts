@@ -11,13 +11,13 @@ export const TWO_RESULTS: Rule = {
   name: 'two-results',
   promise:
     'A result is handed out once in each life of an id. A life ends when the id is added anew. Where a server forgot ' +
-    'that a result was taken, the reader that took it tells it again; another reader, and one that adds the id ' +
-    'again, may get it once more.',
+    'that a result was taken, the reader that took it tells it again; another reader, one that adds the id again, and ' +
+    'one whose next call was under way then, may get it once more.',
   check: (history) => {
     const handedOut = history.ok('take', 'body');
     return handedOut.slice(1).flatMap((b, at): Breach[] => {
       const a = handedOut[at]!;
-      const isOwn = a.process === b.process && !history.mayBeAskedAnew(a, b);
+      const isOwn = a.process === b.process && !history.mayBeAskedAnew(a, b) && !history.isMetByForgetting(b);
       if (history.mayBeReborn(a, b) || (!isOwn && history.mayBeForgotten(a, b))) return [];
       return [{ what: 'its result was handed out twice', calls: [a, b] }];
     });
@@ -34,7 +34,11 @@ export const AFTER_TAKEN: Rule = {
     return successions(history.ok('take', ...TAKEN), [...history.bodies(), ...commits])
       .filter(([a, b]) => {
         if (history.mayBeReborn(a, b)) return false;
-        const isOwn = a.process === b.process && b.op !== 'commit' && !history.mayBeAskedAnew(a, b);
+        const isOwn =
+          a.process === b.process &&
+          b.op !== 'commit' &&
+          !history.mayBeAskedAnew(a, b) &&
+          !history.isMetByForgetting(b);
         return isOwn || !history.mayBeForgotten(a, b);
       })
       .map(([a, b]) => ({
@@ -127,7 +131,7 @@ export const COMPLETED_EMPTY: Rule = {
   promise: 'A result is stored before its job completes.',
   check: (history) => {
     if (!history.around.hasCommits) return [];
-    const commits = history.possible('commit');
+    const commits = history.mayHaveWritten();
     return history
       .ok('complete')
       .filter(({ to }) => !commits.some(({ from }) => from <= to))
