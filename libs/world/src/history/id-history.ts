@@ -74,9 +74,8 @@ export class IdHistory {
 
   /** Commits that wrote the result, or may have: one that was sent again after a fault tells of its last attempt only. */
   mayHaveWritten(): Call[] {
-    const isRepeated = ({ from, to }: Call): boolean =>
-      this.around.faults.some((fault) => fault.from <= to && fault.to >= from);
-    return this.calls.filter((call) => call.op === 'commit' && (mayHaveHappened(call) || isRepeated(call)));
+    const mayBeRepeated = ({ to }: Call): boolean => this.around.faults.some(({ from }) => from <= to);
+    return this.calls.filter((call) => call.op === 'commit' && (mayHaveHappened(call) || mayBeRepeated(call)));
   }
 
   /** Bodies that somebody saw, whether they stayed or not. */

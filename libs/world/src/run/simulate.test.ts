@@ -49,4 +49,6 @@ test('a planted mistake is found at once where any schedule meets it', async () 
 test.skipIf(!isNightly).each(PLANTED)('a planted mistake is found: $mistake', async ({ name }) => {
   const { failed } = await runSeeds({ from: 0, seeds: 10_000, processes, plant: name });
   expect(failed.length).toBeGreaterThan(0);
+  const { report } = await runPlan(planOf(failed[0]!.seed));
+  expect(report.violations).toEqual([]); // it is the mistake that was found
 });
