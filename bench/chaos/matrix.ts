@@ -142,7 +142,8 @@ async function main(): Promise<void> {
       if (group.length > 0 && !(await runGroup(kind, group, folder, load))) process.exitCode = 1;
     }
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    if (process.exitCode === 1) process.stderr.write(`matrix: the histories are in ${folder}\n`);
+    else rmSync(folder, { recursive: true, force: true });
   }
 }
 

@@ -1,6 +1,7 @@
 // What happens to jobs, as the queue server tells it: BullMQ's stream of events, read all the time and written down as
 // a history. It changes nothing of the product. A claim has no token there, so each gets one made of its event's id, and
-// it lasts until the stream says that the job was given back, stalled or ended.
+// it lasts until the stream says that the job was given back, stalled or ended. An add that began a life of its id is
+// told as well: HTTP and `shoal embed` write no history, and add again what was taken while the answer got lost.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseFailedReason } from '@shoal/contract';
@@ -80,6 +81,7 @@ export class QueueWitness {
     );
     const { event, jobId: id, prev, failedReason } = fields;
     if (id === undefined) return;
+    if (event === 'added') return this.recorder.observe('birth', id);
     if (event === 'active') return this.claim(id, entryId, since);
     if (event === 'completed') return this.release('complete', id, { since });
     if (event === 'failed')

@@ -90,6 +90,16 @@ test('a take whose answer was lost excuses nothing, and accuses nobody', () => {
   expect(rulesBroken(add, call('p', 'take', [10]), call('p', 'take', [50, 60], { outcome: 'taken' }))).toEqual([]);
 });
 
+test('a job that ends twice is right where who saw both saw it added between, and wrong where another did', () => {
+  const told = (process: string, op: EventOp, at: number, since = at): HistoryEvent =>
+    ({ at, process, op, id: 'job', kind: 'ok', since }) as const;
+  const life = (at: number): HistoryEvent[] => [told('w', 'birth', at), told('w', 'complete', at + 2, at)];
+  expect(rulesBroken(life(10), life(20))).toEqual([]);
+  expect(rulesBroken(life(10), told('w', 'complete', 22, 9))).toEqual(['ended-twice']);
+  expect(rulesBroken(life(10), told('w', 'complete', 22), told('w', 'birth', 23))).toEqual(['ended-twice']);
+  expect(rulesBroken(life(10), told('v', 'birth', 15), told('w', 'complete', 22))).toEqual(['ended-twice']);
+});
+
 test('a server that forgot a take may hand the result to another reader, and not to the one that had it', () => {
   const first = [call('p', 'add', [0, 1], added), call('p', 'take', [10, 20], body)].flat();
   const forget = moment('forget', 30, { since: 5 });

@@ -14,8 +14,9 @@ export type EventKind = 'invoke' | 'ok' | 'fail' | 'unknown';
 
 /**
  * What was called. Of a producer: `add`, `read` (looks at a result and leaves it), `take` (acknowledges one), `see` (asks
- * for a job's state), `cancel`. Of a worker: `claim`, `renew`, `commit`, `complete`, `fail`, `return`, `abandon`. Of the
- * run itself: `fault` (something was broken from the invoke to the end), `forget` (a server lost what it had
+ * for a job's state), `cancel`. Of a worker: `claim`, `renew`, `commit`, `complete`, `fail`, `return`, `abandon`. Of
+ * whoever reads what the server tells: `birth` (it added a job of this id, there was none; whose add it was it does not
+ * tell). Of the run itself: `fault` (something was broken from the invoke to the end), `forget` (a server lost what it had
  * acknowledged since `since`), `room` (numbers of admission), `rest` (nothing is to be expected any more).
  */
 export type EventOp = (typeof EVENT_OPS)[number];
@@ -33,6 +34,7 @@ export const EVENT_OPS = [
   'fail',
   'return',
   'abandon',
+  'birth',
   'fault',
   'forget',
   'room',

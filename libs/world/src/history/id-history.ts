@@ -88,9 +88,19 @@ export class IdHistory {
     return this.possible('add').filter(({ kind, outcome }) => kind === 'unknown' || outcome === 'added');
   }
 
-  /** A new life may have begun between the effects of the two. */
+  /** A new life may have begun between the effects of the two, or the server told so. */
   mayBeReborn(a: Call, b: Call): boolean {
-    return this.births().some((birth) => birth !== a && birth !== b && overlaps(birth, a, b));
+    return (
+      this.births().some((birth) => birth !== a && birth !== b && overlaps(birth, a, b)) || this.isToldReborn(a, b)
+    );
+  }
+
+  /** One witness told of all three, and what one process writes down is in order. */
+  private isToldReborn(a: Call, b: Call): boolean {
+    const [first, last] = a.to < b.to ? [a, b] : [b, a];
+    return this.ok('birth').some(
+      ({ process, to }) => process === a.process && process === b.process && to > first.to && to < last.to,
+    );
   }
 
   /** The process of a may have added the id again between the effects of the two. */
