@@ -91,17 +91,14 @@ export function writesRefused(words: string, status: 429 | 503 = /\bOOM\b/.test(
     : unavailable('queue_refuses_writes', `the queue server refuses to write: ${words}`, RETRY_FULL_SERVER_SECONDS);
 }
 
+/** Insufficient storage, as WebDAV calls it. */
+const STORAGE_FULL = 507;
+
 /** Any thrown value as an answer. */
 export function toProblem(error: unknown): Problem {
   if (error instanceof Problem) return error;
   if (isShoalError(error)) return fromShoalError(error);
-  if (error instanceof StorageFailure)
-    return unavailable(
-      'storage_unavailable',
-      'what files, batches and jobs are stored in does not take or give this now; the log of the server says why',
-      RETRY_FULL_SERVER_SECONDS,
-      error,
-    );
+  if (error instanceof StorageFailure) return fromStorage(error);
   return (
     fromFastify(error) ??
     new Problem(
@@ -109,6 +106,27 @@ export function toProblem(error: unknown): Problem {
       { status: 500, type: 'server_error', code: 'internal_error', param: null },
       error,
     )
+  );
+}
+
+/** Callers hear that there is no room and never where: the message of the failure names paths. */
+function fromStorage(failure: StorageFailure): Problem {
+  const retryAfterSeconds = RETRY_FULL_SERVER_SECONDS;
+  if (failure.reason === 'full')
+    return new Problem(
+      'the disk that files, batches and jobs are stored on is full, nothing of this request was kept there; ask again ' +
+        'when whoever runs this server has made room',
+      { status: STORAGE_FULL, type: 'server_error', code: 'storage_full', param: null, retryAfterSeconds },
+      failure,
+    );
+  return unavailable(
+    'storage_unavailable',
+    failure.reason === 'read-only'
+      ? 'the disk that files, batches and jobs are stored on is read-only, nothing of this request was kept there; ask ' +
+          'again when whoever runs this server has made it writable'
+      : 'what files, batches and jobs are stored in does not take or give this now; the log of the server says why',
+    retryAfterSeconds,
+    failure,
   );
 }
 

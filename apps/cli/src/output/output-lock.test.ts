@@ -3,9 +3,13 @@ import { mkdir, mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { placeOfPids } from '@shoal/fetch/process-identity';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { SmallDisk } from '@shoal/fetch/testing';
+import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { withOutputLock } from './output-lock.ts';
 import { checkTarget, type Target } from './target.ts';
+
+const disk = SmallDisk.make(100_000);
+afterAll(() => (typeof disk === 'string' ? undefined : disk.remove()));
 
 let folder: string;
 let target: Target;
@@ -17,7 +21,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true }));
 
-const claimed = (): Promise<string> => withOutputLock(target, async () => 'claimed');
+const claimed = (patienceMs = 0): Promise<string> => withOutputLock(target, async () => 'claimed', patienceMs);
 const write = (pid: number, host = hostname(), place?: string): Promise<void> =>
   writeFile(path, JSON.stringify({ pid, host, place }));
 const grow = (file: string): Promise<void> =>
@@ -62,13 +66,39 @@ describe('the claim of an output', () => {
     expect(await claimed()).toBe('claimed');
   });
 
+  test('without a name, as a disk without room leaves it, is waited for until it is old', async () => {
+    await writeFile(path, '');
+    const almostOld = new Date(Date.now() - 14_800);
+    await utimes(path, almostOld, almostOld);
+    expect(await claimed(60_000)).toBe('claimed');
+    expect(await readdir(folder)).toEqual([]);
+  });
+
+  test('that cannot be removed because the disk became read-only hides neither the end of its run nor the next', async () => {
+    if (typeof disk === 'string') return console.log(`a read-only disk is not tried: ${disk}`);
+    const output = await checkTarget(join(disk.folder, 'out.npy'), []);
+    const run = async (): Promise<string> => 'claimed';
+    await expect(
+      withOutputLock(output, async () => {
+        disk.setReadOnly(true);
+        throw new Error('why it ended');
+      }),
+    ).rejects.toThrow('why it ended');
+    await expect(withOutputLock(output, run)).rejects.toMatchObject({
+      code: 'FILE_UNWRITABLE',
+      message: expect.stringContaining('read-only'),
+    });
+    disk.setReadOnly(false);
+    expect(await withOutputLock(output, run)).toBe('claimed');
+    expect(await readdir(disk.folder)).toEqual([]);
+  });
+
   test('that somebody is taking over is his; a take-over that was killed is cleared', async () => {
     await write(2 ** 22 + 1);
     await mkdir(`${path}.takeover`);
     await expect(claimed()).rejects.toMatchObject({ code: 'FILE_UNWRITABLE' });
     await grow(`${path}.takeover`);
-    await expect(claimed()).rejects.toMatchObject({ code: 'FILE_UNWRITABLE' });
-    expect(await claimed()).toBe('claimed');
+    expect(await claimed(60_000)).toBe('claimed');
     expect(await readdir(folder)).toEqual([]);
   });
 

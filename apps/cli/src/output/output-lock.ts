@@ -7,6 +7,7 @@
 
 import { mkdir, open, readFile, rm, rmdir, stat, utimes } from 'node:fs/promises';
 import { hostname } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
 import { isInSight, placeOfPids } from '@shoal/fetch/process-identity';
 import { writeFailure, type Target } from './target.ts';
@@ -14,6 +15,9 @@ import { writeFailure, type Target } from './target.ts';
 /** A living run touches its claim this often, so that one that is three times as old belongs to nobody. */
 const HEARTBEAT_MS = 5_000;
 const HELD_MS = 3 * HEARTBEAT_MS;
+/** By then a claim that nobody's name is in, or a take-over that nobody ends, is that old. */
+const PATIENCE_MS = HELD_MS + 1_000;
+const LOOK_AGAIN_MS = 200;
 
 interface Owner {
   readonly pid: number;
@@ -23,13 +27,18 @@ interface Owner {
 }
 
 /**
- * Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. Pipes and devices
- * may be shared.
+ * Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. A claim without a
+ * name, as a disk that became full or read-only leaves it, is waited for until it is written or old: `patienceMs` at
+ * most. Pipes and devices may be shared.
  */
-export async function withOutputLock<Result>(target: Target, use: () => Promise<Result>): Promise<Result> {
+export async function withOutputLock<Result>(
+  target: Target,
+  use: () => Promise<Result>,
+  patienceMs = PATIENCE_MS,
+): Promise<Result> {
   if (target.kind !== 'file') return use();
   const path = `${target.partial}.claim`;
-  await take(path, target.name);
+  await take(path, target.name, patienceMs);
   const touching = setInterval(
     () => void utimes(path, new Date(), new Date()).catch(() => undefined),
     HEARTBEAT_MS,
@@ -40,15 +49,20 @@ export async function withOutputLock<Result>(target: Target, use: () => Promise<
     clearInterval(touching);
     const owner = await readOwner(path);
     // another's, when we were stopped for so long that we seemed dead
-    if (owner !== undefined && isOurs(owner)) await rm(path, { force: true });
+    if (owner !== undefined && isOurs(owner)) await removeIfPossible(path);
   }
 }
 
-async function take(path: string, name: string): Promise<void> {
+async function take(path: string, name: string, patienceMs: number): Promise<void> {
+  const startedMs = performance.now();
   try {
     while (!(await create(path))) {
       const owner = await readOwner(path);
-      if ((await isHeld(path, owner)) || !(await removeAbandoned(path))) throw heldByAnother(name, owner);
+      const isTaken = await isHeld(path, owner);
+      if (!isTaken && (await removeAbandoned(path))) continue;
+      const isNamed = isTaken && owner !== undefined;
+      if (isNamed || performance.now() - startedMs >= patienceMs) throw heldByAnother(name, owner);
+      await sleep(LOOK_AGAIN_MS);
     }
   } catch (error) {
     throw error instanceof ShoalError ? error : writeFailure(name, error);
@@ -66,11 +80,16 @@ async function create(path: string): Promise<boolean> {
     await file.writeFile(JSON.stringify(owner));
     return true;
   } catch (error) {
-    await rm(path, { force: true });
+    await removeIfPossible(path);
     throw error;
   } finally {
     await file.close();
   }
+}
+
+/** A disk that became read-only keeps the claim, which then gives way to the next run; why this one ended counts more. */
+async function removeIfPossible(path: string): Promise<void> {
+  await rm(path, { force: true }).catch(() => undefined);
 }
 
 /**

@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { SmallDisk } from '@shoal/fetch/testing';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { DiskStorage } from './disk-storage.ts';
 import { describeStorage } from '../testing/storage-conformance.ts';
@@ -76,4 +77,26 @@ test.skipIf(!isNightly)('several processes that count in one record lose no step
   execFileSync('sh', ['-c', `${shell} wait`, process.execPath, ...flags], { stdio: 'inherit' });
   const storage = await DiskStorage.open(root);
   expect((await storage.read('t/count'))?.bytes.toString()).toBe('30');
+});
+
+test('a disk that is full or read-only is told as such, keeps nothing of what was refused, and goes on afterwards', async () => {
+  const disk = SmallDisk.make(1_000_000);
+  if (typeof disk === 'string') return console.log(`a full disk is not tried: ${disk}`);
+  try {
+    const storage = await DiskStorage.open(join(disk.folder, 'files'));
+    const version = await storage.replace('t/a', Buffer.from('1'), undefined);
+    disk.fill();
+    await expect(storage.write('t/b', [Buffer.alloc(100_000)])).rejects.toMatchObject({ reason: 'full' });
+    await expect(storage.replace('t/a', Buffer.alloc(100_000), version)).rejects.toMatchObject({ reason: 'full' });
+    expect(await readdir(join(disk.folder, 'files', 'tmp'))).toEqual([]);
+    disk.empty();
+    disk.setReadOnly(true);
+    await expect(storage.write('t/b', [Buffer.from('b')])).rejects.toMatchObject({ reason: 'read-only' });
+    await expect(storage.remove('t/a')).rejects.toMatchObject({ reason: 'read-only' });
+    expect((await storage.read('t/a'))?.bytes.toString()).toBe('1');
+    disk.setReadOnly(false);
+    expect(await storage.replace('t/a', Buffer.from('2'), version)).toBeDefined();
+  } finally {
+    disk.remove();
+  }
 });

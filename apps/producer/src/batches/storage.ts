@@ -36,10 +36,22 @@ export interface Storage {
 
 /** The disk or the bucket did not do what was asked. Its message is for the log: it may name paths. */
 export class StorageFailure extends Error {
+  /** Why nothing can be written, where the operating system says it. */
+  readonly reason: 'full' | 'read-only' | undefined;
+
   constructor(message: string, cause?: unknown) {
     super(message, cause === undefined ? undefined : { cause });
     this.name = 'StorageFailure';
+    this.reason = reasonOf(cause);
   }
+}
+
+/** What the operating system said may lie below words of ours, those of a lock. */
+function reasonOf(error: unknown): StorageFailure['reason'] {
+  if (!(error instanceof Error)) return undefined;
+  const code: unknown = Reflect.get(error, 'code');
+  if (code === 'ENOSPC' || code === 'EDQUOT') return 'full';
+  return code === 'EROFS' ? 'read-only' : reasonOf(error.cause);
 }
 
 const NAME = /^[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}$/;

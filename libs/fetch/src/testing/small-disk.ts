@@ -43,6 +43,11 @@ export class SmallDisk {
     rmSync(join(this.folder, 'filler'), { force: true });
   }
 
+  /** Of the whole file system; nothing on it may be open for writing when it becomes read-only. */
+  setReadOnly(isReadOnly: boolean): void {
+    mount('-o', `remount,${isReadOnly ? 'ro' : 'rw'}`, this.folder);
+  }
+
   /** Another folder that shows the same files and takes no writes, as a disk does that was mounted read-only. */
   readOnlyView(): string {
     this.#view ??= mkdtempSync(join(tmpdir(), 'shoal-view-'));
