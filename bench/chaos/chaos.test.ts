@@ -36,6 +36,7 @@ test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'
         '2',
         '--seed',
         SEED,
+        ...(isNightly ? ['--matrix'] : []),
       ],
       { timeout: isNightly ? 1_200_000 : 280_000 },
     ).catch((error: unknown) => error as { readonly stdout: string });

@@ -6,6 +6,11 @@
 //
 //   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always]
 //       [--seed N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
+//       [--matrix]
+//
+// `--matrix`: the faults of the matrix as well (Linux only): wires of workers and producers that go bad, each behind a
+// proxy of its own, processes that are stopped or get no descriptor or no memory, and with SHOAL_TEST_FAKETIME, the path of a
+// libfaketime.so.1, the last worker's clock two hours off.
 //
 // `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
 // one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
@@ -21,10 +26,12 @@ import { cacheFolder } from '@shoal/core';
 import { startTestServer } from '@shoal/queue/testing';
 import { HistoryWriter, Recorder } from '@shoal/world';
 import { readArguments } from '../rig/arguments.ts';
-import { Faults, canSlowDisk } from './faults.ts';
+import { BadWire } from './bad-wire.ts';
+import { Faults, canSlowDisk, type MatrixParts } from './faults.ts';
 import { SupervisedFleet } from './fleet.ts';
 import { judgeHistory } from './judge-history.ts';
 import { MODEL, REFUSED_TOKEN, prepareLoad, startProducer } from './load.ts';
+import { SteppedClock } from './process-faults.ts';
 import { connectRaw } from './producer-parts.ts';
 import type { ProducerOrder, ProducerReport } from './producer.ts';
 import { QueueWitness } from './queue-witness.ts';
@@ -42,6 +49,7 @@ const args = readArguments(import.meta.url, {
   slow: { type: 'string', default: '20' },
   'lease-ms': { type: 'string', default: '5000' },
   every: { type: 'string', default: '4' },
+  matrix: { type: 'boolean', default: false },
 });
 /** How long everything may take to come to rest after the last fault. */
 const REST_MS = 180_000;
@@ -50,8 +58,10 @@ const seconds = Number(args.seconds);
 const workers = Number(args.workers);
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 
-function workerSettings(index: number): Record<string, string> {
+function workerSettings(index: number, matrix: MatrixParts | undefined): Record<string, string> {
   return {
+    ...(matrix === undefined ? {} : { SHOAL_REDIS_URL: matrix.wires[index]!.url }),
+    ...(index === workers - 1 ? matrix?.clock?.environment : {}),
     SHOAL_MODEL: MODEL,
     SHOAL_CACHE_DIR: cacheDir,
     SHOAL_THREADS: '1',
@@ -64,11 +74,27 @@ function workerSettings(index: number): Record<string, string> {
   };
 }
 
-async function startProducers(order: Omit<ProducerOrder, 'index' | 'life' | 'historyPath'>, histories: string) {
+/** A wire each for workers and then producers, where they are asked for. */
+async function openMatrix(serverUrl: string, folder: string): Promise<MatrixParts | undefined> {
+  if (!args.matrix) return undefined;
+  const library = process.env['SHOAL_TEST_FAKETIME'];
+  if (library === undefined) process.stderr.write('chaos: no clock steps, SHOAL_TEST_FAKETIME names no libfaketime\n');
+  return {
+    wires: await Promise.all(Array.from({ length: workers + Number(args.producers) }, () => BadWire.open(serverUrl))),
+    clock: library === undefined ? undefined : new SteppedClock(folder, 'worker', library),
+  };
+}
+
+async function startProducers(
+  order: Omit<ProducerOrder, 'index' | 'life' | 'historyPath'>,
+  histories: string,
+  wires: readonly BadWire[],
+) {
   return Promise.all(
     Array.from({ length: Number(args.producers) }, async (_, index) => {
       const historyPath = join(histories, `producer-${index}.jsonl`);
-      const child = await startProducer({ ...order, index, life: 0, historyPath });
+      const redisUrl = wires[workers + index]?.url ?? order.redisUrl;
+      const child = await startProducer({ ...order, redisUrl, index, life: 0, historyPath });
       child.once('exit', (code) => (code === 0 ? undefined : fail(`a producer ended with ${code}`)));
       return child;
     }),
@@ -115,9 +141,10 @@ async function main(): Promise<void> {
   mkdirSync(histories);
   const load = await prepareLoad(folder, cacheDir, random);
   const server = await startTestServer({ appendFsync: args.mode === 'always' ? 'always' : 'everysec' });
+  const matrix = await openMatrix(server.url, folder);
   const fleet = new SupervisedFleet({
     redisUrl: server.url,
-    workers: Array.from({ length: workers }, (_, index) => workerSettings(index)),
+    workers: Array.from({ length: workers }, (_, index) => workerSettings(index, matrix)),
   });
   await fleet.start();
   const history = new Recorder('chaos', new HistoryWriter(join(histories, 'chaos.jsonl')));
@@ -136,6 +163,7 @@ async function main(): Promise<void> {
       window: Number(args.window),
     },
     histories,
+    matrix?.wires ?? [],
   );
   const startedMs = performance.now();
   const elapsed = (): number => (performance.now() - startedMs) / 1_000;
@@ -148,6 +176,7 @@ async function main(): Promise<void> {
     slowMs: Number(args.slow) * 1_000,
     forgets: args.mode !== 'always',
     history,
+    matrix,
   });
   const isSlowable = canSlowDisk();
   if (!isSlowable) process.stderr.write('chaos: no round with a slow disk, strace cannot delay fsyncs here\n');
@@ -214,6 +243,7 @@ async function main(): Promise<void> {
     child.removeAllListeners('exit');
     child.kill('SIGKILL');
   }
+  await Promise.all((matrix?.wires ?? []).map((wire) => wire.close()));
   await server.stop();
   rmSync(folder, { recursive: true, force: true });
 }

@@ -5,9 +5,21 @@ import { spawn, spawnSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { TestServer } from '@shoal/queue/testing';
 import { sharedClockMs, type Recorder } from '@shoal/world';
+import type { BadWire, Trouble } from './bad-wire.ts';
 import type { SupervisedFleet } from './fleet.ts';
+import { stopFor, withoutDescriptors, withoutMemory, type SteppedClock } from './process-faults.ts';
 
-export type FaultKind = 'worker' | 'executor' | 'connections' | 'server' | 'outage' | 'full' | 'slow-fsync';
+type PlainFault = 'worker' | 'executor' | 'connections' | 'server' | 'outage' | 'full' | 'slow-fsync';
+/** Of one worker or its executor; a bad wire is that of a worker or of a producer. */
+type MatrixFault = Trouble | 'stop' | 'descriptors' | 'memory' | 'worker-clock';
+export type FaultKind = PlainFault | MatrixFault;
+
+/** What the faults of the matrix need. */
+export interface MatrixParts {
+  readonly wires: readonly BadWire[];
+  /** Of the last worker, where there is a libfaketime. */
+  readonly clock: SteppedClock | undefined;
+}
 
 export interface FaultsOptions {
   readonly server: TestServer;
@@ -19,16 +31,32 @@ export interface FaultsOptions {
   /** Whether the server may forget what it acknowledged, when it is killed. */
   readonly forgets: boolean;
   readonly history: Recorder;
+  /** Left out, only what kills, cuts and fills happens. */
+  readonly matrix: MatrixParts | undefined;
 }
 
-/** Out of a hundred; outage and slow disk come once each, at their time. */
-const WEIGHTS: readonly (readonly [FaultKind, number])[] = [
+type Weights = readonly (readonly [FaultKind, number])[];
+/** Outage and slow disk come once each, at their time. */
+const WEIGHTS: Weights = [
   ['worker', 40],
   ['executor', 25],
   ['connections', 20],
   ['server', 8],
   ['full', 7],
 ];
+const MATRIX_WEIGHTS: Weights = [
+  ['half-open', 12],
+  ['one-way', 12],
+  ['latency', 8],
+  ['stop', 12],
+  ['descriptors', 6],
+  ['memory', 6],
+];
+const CLOCK_WEIGHTS: Weights = [['worker-clock', 8]];
+/** Longer than a lease, so that claims are lost. */
+const TROUBLE_MS = 8_000;
+const SPARE_BYTES = 8 << 20;
+const HOURS = 2;
 const FSYNC_DELAY_US = 300_000;
 /** As much of what it acknowledged may a killed server forget, by its fsync of every second; and while that is slow. */
 const FORGOTTEN_MS = 2_000;
@@ -43,16 +71,30 @@ export class Faults {
     outage: 0,
     full: 0,
     'slow-fsync': 0,
+    'half-open': 0,
+    'one-way': 0,
+    latency: 0,
+    stop: 0,
+    descriptors: 0,
+    memory: 0,
+    'worker-clock': 0,
   };
   private readonly options: FaultsOptions;
+  private readonly weights: Weights;
 
   constructor(options: FaultsOptions) {
     this.options = options;
+    const { matrix } = options;
+    this.weights = [
+      ...WEIGHTS,
+      ...(matrix === undefined ? [] : MATRIX_WEIGHTS),
+      ...(matrix?.clock === undefined ? [] : CLOCK_WEIGHTS),
+    ];
   }
 
   async anyOne(): Promise<void> {
-    let left = this.options.random() * 100;
-    for (const [kind, weight] of WEIGHTS) {
+    let left = this.options.random() * this.weights.reduce((sum, [, weight]) => sum + weight, 0);
+    for (const [kind, weight] of this.weights) {
       left -= weight;
       if (left < 0) return this.happen(kind);
     }
@@ -87,7 +129,41 @@ export class Faults {
         return this.fillServer();
       case 'slow-fsync':
         return this.slowDisk();
+      case 'half-open':
+      case 'one-way':
+      case 'latency':
+        return this.spoil(kind);
+      case 'worker-clock':
+        return this.stepClock();
+      case 'stop':
+      case 'descriptors':
+      case 'memory':
+        return this.troubleOne(kind, index);
     }
+  }
+
+  private async spoil(trouble: Trouble): Promise<void> {
+    const { matrix, random } = this.options;
+    const wire = matrix!.wires[Math.floor(random() * matrix!.wires.length)]!;
+    wire.begin(trouble);
+    await sleep(TROUBLE_MS);
+    wire.end();
+  }
+
+  private async stepClock(): Promise<void> {
+    const clock = this.options.matrix!.clock!;
+    clock.step(this.options.random() < 0.5 ? HOURS : -HOURS);
+    await sleep(TROUBLE_MS);
+    clock.step(0);
+  }
+
+  /** A worker or its executor; nothing where it is just being started again. */
+  private async troubleOne(kind: 'stop' | 'descriptors' | 'memory', index: number): Promise<void> {
+    const { fleet, random } = this.options;
+    const pid = random() < 0.5 ? fleet.workerPid(index) : fleet.executorPid(index);
+    if (pid === undefined) return;
+    if (kind === 'stop') return stopFor(pid, TROUBLE_MS);
+    return kind === 'descriptors' ? withoutDescriptors(pid, TROUBLE_MS) : withoutMemory(pid, SPARE_BYTES, TROUBLE_MS);
   }
 
   private async cutConnections(): Promise<void> {

@@ -1,13 +1,12 @@
 // How each cell of the matrix is made: begun, left for some seconds, ended. What a fault takes away comes back by
 // itself; a process that ends of it is started again by whoever does so in production.
 
-import { execFileSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { sharedClockMs } from '@shoal/world';
 import type { BadWire, Trouble } from './bad-wire.ts';
 import type { CellName, FaultName, ProcessName } from './matrix-cells.ts';
 import type { Clocked, Stage, StageKind } from './matrix-stage.ts';
+import { stopFor, withoutDescriptors, withoutMemory } from './process-faults.ts';
 
 /** Longer than a lease, so that claims are lost. */
 export const FAULT_MS = 8_000;
@@ -56,7 +55,7 @@ async function carryOut(stage: Stage, who: Made, fault: FaultName): Promise<void
     case 'kill':
       return kill(stage, who);
     case 'stop':
-      return stop(pidOf(stage, who));
+      return stopFor(pidOf(stage, who), FAULT_MS);
     case 'ahead':
     case 'behind':
       return step(stage, who, fault === 'ahead' ? HOURS : -HOURS);
@@ -65,12 +64,10 @@ async function carryOut(stage: Stage, who: Made, fault: FaultName): Promise<void
     case 'read-only':
       return readOnly(stage);
     case 'descriptors':
-      return limit(pidOf(stage, who), 'nofile', (pid) => readdirSync(`/proc/${pid}/fd`).length);
+      return withoutDescriptors(pidOf(stage, who), FAULT_MS);
     case 'memory':
       if (who === 'replica') return starveReplica(stage);
-      return who === 'server'
-        ? fillMemory(stage)
-        : limit(pidOf(stage, who), 'as', (pid) => addressSpace(pid) + SPARE_BYTES);
+      return who === 'server' ? fillMemory(stage) : withoutMemory(pidOf(stage, who), SPARE_BYTES, FAULT_MS);
     case 'cut':
       return cut(stage, who);
     case 'half-open':
@@ -107,16 +104,6 @@ async function kill(stage: Stage, who: Made): Promise<void> {
   }
 }
 
-async function stop(pid: number): Promise<void> {
-  process.kill(pid, 'SIGSTOP');
-  await sleep(FAULT_MS);
-  try {
-    process.kill(pid, 'SIGCONT');
-  } catch {
-    // it was killed for its silence
-  }
-}
-
 /** The processes of a worker share a clock. */
 async function step(stage: Stage, who: Made, hours: number): Promise<void> {
   const of: Clocked = who === 'sdk' ? 'producer' : who === 'claimer' || who === 'executor' ? 'worker' : who;
@@ -148,29 +135,8 @@ async function fillMemory({ server }: Stage): Promise<void> {
 
 /** A server that gets no memory ends; whoever keeps it starts it again. */
 async function starveReplica(stage: Stage): Promise<void> {
-  await limit(pidOf(stage, 'replica'), 'as', (pid) => addressSpace(pid));
+  await withoutMemory(pidOf(stage, 'replica'), 0, FAULT_MS);
   await stage.replica!.restart();
-}
-
-/** A soft limit of a running process, and back. */
-async function limit(pid: number, name: 'nofile' | 'as', toBytes: (pid: number) => number): Promise<void> {
-  const before = softLimit(pid, name);
-  execFileSync('prlimit', ['--pid', String(pid), `--${name}=${toBytes(pid)}:`]);
-  await sleep(FAULT_MS);
-  try {
-    execFileSync('prlimit', ['--pid', String(pid), `--${name}=${before}:`], { stdio: 'ignore' });
-  } catch {
-    // it ended of it
-  }
-}
-
-function softLimit(pid: number, name: 'nofile' | 'as'): string {
-  const text = name === 'nofile' ? 'Max open files' : 'Max address space';
-  return new RegExp(`${text}\\s+(\\S+)`).exec(readFileSync(`/proc/${pid}/limits`, 'utf8'))![1]!;
-}
-
-function addressSpace(pid: number): number {
-  return 1_024 * Number(/VmSize:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]);
 }
 
 async function cut(stage: Stage, who: Made): Promise<void> {

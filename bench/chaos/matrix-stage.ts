@@ -4,7 +4,7 @@
 
 import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, mkdirSync, renameSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { keySpace, mainQueue } from '@shoal/contract';
 import { SmallDisk } from '@shoal/fetch/testing';
@@ -15,6 +15,7 @@ import { BadWire } from './bad-wire.ts';
 import { SupervisedFleet } from './fleet.ts';
 import { HttpLoad } from './http-load.ts';
 import { MODEL, startProducer, type Load } from './load.ts';
+import { SteppedClock } from './process-faults.ts';
 import { connectRaw } from './producer-parts.ts';
 import type { ProducerReport } from './producer.ts';
 import { QueueWitness } from './queue-witness.ts';
@@ -115,7 +116,7 @@ export class Stage {
       SHOAL_LEASE_MS: String(leaseMs),
       SHOAL_STALLED_CHECK_MS: String((leaseMs / 3) | 0),
     });
-    const clock = kind === 'clock' ? clockOf(options, 'worker') : {};
+    const clock = kind === 'clock' ? clockOf(options, 'worker').environment : {};
     const fleet = new SupervisedFleet({
       redisUrl: server.url,
       workers: [{ ...worker(wires.victim), ...clock }, worker(wires.other)],
@@ -150,7 +151,7 @@ export class Stage {
         window: WINDOW,
         historyPath: join(this.histories, `producer-${life}.jsonl`),
       },
-      kind === 'clock' ? clockOf(this.options, 'producer') : {},
+      kind === 'clock' ? clockOf(this.options, 'producer').environment : {},
     );
   }
 
@@ -187,7 +188,7 @@ export class Stage {
   }
 
   setClock(of: Clocked, hours: number): void {
-    setClock(this.options.folder, of, hours);
+    clockOf(this.options, of).step(hours);
   }
 
   async stop(): Promise<void> {
@@ -208,7 +209,7 @@ function httpOf(options: StageOptions, wire: BadWire): HttpLoad {
     SHOAL_MODEL: MODEL,
     SHOAL_CACHE_DIR: options.cacheDir,
     SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent',
-    ...(options.kind === 'clock' ? clockOf(options, 'http') : {}),
+    ...(options.kind === 'clock' ? clockOf(options, 'http').environment : {}),
   });
 }
 
@@ -218,27 +219,16 @@ function diskOf(): SmallDisk {
   return disk;
 }
 
-function setClock(folder: string, of: Clocked, hours: number): void {
-  writeFileSync(join(folder, 'next'), hours === 0 ? '+0' : `${hours > 0 ? '+' : '-'}${Math.abs(hours)}h`);
-  renameSync(join(folder, 'next'), join(folder, `clock-${of}`));
-}
-
-/** The environment under which a process has the clock of a file; it steps when the file is replaced. */
-function clockOf({ folder, faketime }: StageOptions, of: Clocked): Record<string, string> {
+/** One that nobody has stepped yet. */
+function clockOf({ folder, faketime }: StageOptions, of: Clocked): SteppedClock {
   if (faketime === undefined) throw new Error('SHOAL_TEST_FAKETIME names no libfaketime');
-  setClock(folder, of, 0);
-  return {
-    LD_PRELOAD: faketime,
-    FAKETIME_TIMESTAMP_FILE: join(folder, `clock-${of}`),
-    FAKETIME_NO_CACHE: '1',
-    FAKETIME_DONT_FAKE_MONOTONIC: '1',
-  };
+  return new SteppedClock(folder, of, faketime);
 }
 
 async function clockedServer(options: StageOptions, of: 'server' | 'replica'): Promise<string> {
   const program = process.env['SHOAL_TEST_SERVER'] ?? (await findServerProgram({ cacheDir: options.cacheDir })).path;
   const wrapper = join(options.folder, of);
-  const environment = Object.entries(clockOf(options, of)).map(([name, value]) => `${name}=${value}`);
+  const environment = Object.entries(clockOf(options, of).environment).map(([name, value]) => `${name}=${value}`);
   writeFileSync(wrapper, `#!/bin/sh\nexec env ${environment.join(' ')} ${program} "$@"\n`);
   chmodSync(wrapper, 0o755);
   return wrapper;
