@@ -92,7 +92,8 @@ export async function embed(terminal: Terminal, files: readonly string[], given:
   if (target.kind === 'file' && isObject(target)) await mkdir(dirname(target.path), { recursive: true });
   try {
     const request = { settings, flags, inputs, format, target, standing };
-    await withOutputLock(target, () => embedClaimed(terminal, request));
+    const onWait = (line: string): void => void terminal.stderr.write(`shoal: ${line}\n`);
+    await withOutputLock(target, () => embedClaimed(terminal, request), { onWait });
   } catch (error) {
     tellEnding(terminal, { flags, target, standing, error });
     throw error;

@@ -21,7 +21,10 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true }));
 
-const claimed = (patienceMs = 0): Promise<string> => withOutputLock(target, async () => 'claimed', patienceMs);
+const run = async (): Promise<string> => 'claimed';
+const told: string[] = [];
+const claimed = (patienceMs = 0): Promise<string> =>
+  withOutputLock(target, run, { patienceMs, onWait: (line) => told.push(line) });
 const write = (pid: number, host = hostname(), place?: string): Promise<void> =>
   writeFile(path, JSON.stringify({ pid, host, place }));
 const grow = (file: string): Promise<void> =>
@@ -70,14 +73,15 @@ describe('the claim of an output', () => {
     await writeFile(path, '');
     const almostOld = new Date(Date.now() - 14_800);
     await utimes(path, almostOld, almostOld);
+    told.length = 0;
     expect(await claimed(60_000)).toBe('claimed');
+    expect(told).toEqual([expect.stringContaining('waiting 60 s at most')]);
     expect(await readdir(folder)).toEqual([]);
   });
 
   test('that cannot be removed because the disk became read-only hides neither the end of its run nor the next', async () => {
     if (typeof disk === 'string') return console.log(`a read-only disk is not tried: ${disk}`);
     const output = await checkTarget(join(disk.folder, 'out.npy'), []);
-    const run = async (): Promise<string> => 'claimed';
     await expect(
       withOutputLock(output, async () => {
         disk.setReadOnly(true);

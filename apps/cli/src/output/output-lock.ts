@@ -26,6 +26,12 @@ interface Owner {
   readonly place?: string | undefined;
 }
 
+export interface LockOptions {
+  readonly patienceMs?: number;
+  /** Told once, in words for whoever waits. */
+  readonly onWait?: (line: string) => void;
+}
+
 /**
  * Runs `use` while no other run writes `target`; FILE_UNWRITABLE, naming the other, when one does. A claim without a
  * name, as a disk that became full or read-only leaves it, is waited for until it is written or old: `patienceMs` at
@@ -34,11 +40,11 @@ interface Owner {
 export async function withOutputLock<Result>(
   target: Target,
   use: () => Promise<Result>,
-  patienceMs = PATIENCE_MS,
+  { patienceMs = PATIENCE_MS, onWait }: LockOptions = {},
 ): Promise<Result> {
   if (target.kind !== 'file') return use();
   const path = `${target.partial}.claim`;
-  await take(path, target.name, patienceMs);
+  await take(path, target.name, patienceMs, onWait);
   const touching = setInterval(
     () => void utimes(path, new Date(), new Date()).catch(() => undefined),
     HEARTBEAT_MS,
@@ -53,8 +59,9 @@ export async function withOutputLock<Result>(
   }
 }
 
-async function take(path: string, name: string, patienceMs: number): Promise<void> {
+async function take(path: string, name: string, patienceMs: number, onWait: LockOptions['onWait']): Promise<void> {
   const startedMs = performance.now();
+  let isTold = false;
   try {
     while (!(await create(path))) {
       const owner = await readOwner(path);
@@ -62,6 +69,11 @@ async function take(path: string, name: string, patienceMs: number): Promise<voi
       if (!isTaken && (await removeAbandoned(path))) continue;
       const isNamed = isTaken && owner !== undefined;
       if (isNamed || performance.now() - startedMs >= patienceMs) throw heldByAnother(name, owner);
+      if (!isTold)
+        onWait?.(
+          `${name} was left claimed by a run without a name; waiting ${Math.ceil(patienceMs / 1_000)} s at most`,
+        );
+      isTold = true;
       await sleep(LOOK_AGAIN_MS);
     }
   } catch (error) {

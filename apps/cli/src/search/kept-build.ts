@@ -53,7 +53,8 @@ export async function withKeptBuild<Result>(
 ): Promise<Result> {
   await mkdir(terms.folder, { recursive: true });
   const target = targetOf(terms);
-  return withOutputLock(target, async () => use(await openBuild(terminal, target, terms)));
+  const onWait = (line: string): void => void terminal.stderr.write(`shoal: ${line}\n`);
+  return withOutputLock(target, async () => use(await openBuild(terminal, target, terms)), { onWait });
 }
 
 function targetOf({ folder, name }: KeptBuildTerms): FileTarget {

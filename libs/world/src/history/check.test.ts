@@ -90,9 +90,10 @@ test('a take whose answer was lost excuses nothing, and accuses nobody', () => {
   expect(rulesBroken(add, call('p', 'take', [10]), call('p', 'take', [50, 60], { outcome: 'taken' }))).toEqual([]);
 });
 
+const told = (process: string, op: EventOp, at: number, since = at): HistoryEvent =>
+  ({ at, process, op, id: 'job', kind: 'ok', since }) as const;
+
 test('a job that ends twice is right where who saw both saw it added between, and wrong where another did', () => {
-  const told = (process: string, op: EventOp, at: number, since = at): HistoryEvent =>
-    ({ at, process, op, id: 'job', kind: 'ok', since }) as const;
   const life = (at: number): HistoryEvent[] => [told('w', 'birth', at), told('w', 'complete', at + 2, at)];
   expect(rulesBroken(life(10), life(20))).toEqual([]);
   expect(rulesBroken(life(10), told('w', 'complete', 22, 9))).toEqual(['ended-twice']);
