@@ -138,8 +138,7 @@ function parseUser(user: unknown): string | undefined {
       'user',
       `"user" has ${characters} characters; a name of a user has at most ${MAX_USER_CHARACTERS}`,
     );
-  if (!user.isWellFormed()) throw invalid('invalid_value', 'user', '"user" has half of a surrogate pair');
-  return user;
+  return checkWhole(user, 'user');
 }
 
 function parsePrompt(
@@ -226,7 +225,18 @@ export function checkText(text: unknown, param: string): string {
   if (typeof text !== 'string') throw wrongType(param, 'a string like the first', text);
   if (text === '')
     throw invalid('empty_string', param, `"${param}" is an empty string; a text has at least one character`);
-  return text;
+  return checkWhole(text, param);
+}
+
+/** A text cut within a character would be embedded with U+FFFD there, which nobody sent. */
+export function checkWhole(text: string, param: string): string {
+  if (text.isWellFormed()) return text;
+  throw invalid(
+    'invalid_value',
+    param,
+    `"${param}" has half of a surrogate pair, so it was cut within a character, such as an emoji; cut between ` +
+      'characters, or send U+FFFD in its place (JavaScript: text.toWellFormed())',
+  );
 }
 
 function checkRow(row: unknown, param: string, model: ServedModel): readonly number[] {

@@ -42,6 +42,8 @@ describe('a body in the shape of Cohere and Jina', () => {
     [{ query: undefined }, 'query', 'missing_required_parameter', '"query" is missing'],
     [{ query: '' }, 'query', 'empty_string', '"query" is an empty string'],
     [{ query: ['a'] }, 'query', 'invalid_type', '"query" must be a string, found an array'],
+    [{ query: 'a\ud83d' }, 'query', 'invalid_value', '"query" has half of a surrogate pair'],
+    [{ documents: [{ text: '\ud83d' }] }, 'documents[0].text', 'invalid_value', 'has half of a surrogate pair'],
     [{ documents: undefined }, 'documents', 'missing_required_parameter', '"documents" is missing'],
     [{ documents: [] }, 'documents', 'empty_array', '"documents" is an empty array'],
     [{ documents: 'a' }, 'documents', 'invalid_type', '"documents" must be an array of texts, found "a"'],

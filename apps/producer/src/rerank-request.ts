@@ -1,7 +1,7 @@
 // POST /v1/rerank and /rerank: their bodies, checked field by field like those of embeddings. The first is what Cohere's
 // and Jina's clients send, the second what those of text-embeddings-inference (TEI) do.
 
-import { checkText } from './embeddings-request.ts';
+import { checkText, checkWhole } from './embeddings-request.ts';
 import { checkedBody, list, oneOf, wholeNumber, wrongType } from './body-fields.ts';
 import { invalid } from './problem.ts';
 
@@ -98,7 +98,7 @@ function documentOf(asked: unknown, param: string): string {
 /** An empty document is one that answers nothing. */
 function textOf(asked: unknown, param: string, wanted = 'a string'): string {
   if (typeof asked !== 'string') throw wrongType(param, wanted, asked);
-  return asked;
+  return checkWhole(asked, param);
 }
 
 function flag(name: string, asked: unknown): boolean {

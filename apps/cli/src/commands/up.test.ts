@@ -165,6 +165,7 @@ test('up: stopped while it starts, it leaves nothing', async () => {
 test('up: people get the addresses and a line to try', async () => {
   const text = await firstOutput(start(['up', ...FREE_PORTS], { SHOAL_REDIS_URL: server.url }), /Ctrl-C/);
   expect(text).toMatch(/HTTP +http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings/);
+  expect(text).toContain(`queue      ${server.url}   REDIS_URL of programs`);
   expect(text).toMatch(
     /curl http:\/\/127\.0\.0\.1:\d+\/v1\/embeddings -H 'content-type: .*\/json' -d '\{"model": "tiny-random", .*\}'/,
   );

@@ -71,7 +71,7 @@ async function runAll(terminal: Terminal, terms: RunTerms): Promise<void> {
       ended,
     ]);
     if (reports !== undefined)
-      await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings));
+      await print(terminal, isJson ? asJson(reports, server.redisUrl) : asText(reports, settings, server.redisUrl));
     await tellOfNoWorkers(terminal, others, flags, {
       redisUrl: server.redisUrl,
       prefix: settings.prefix,
@@ -243,7 +243,11 @@ type Reports = readonly [
   similarity: readonly ReadyReport[],
 ];
 
-function asText([http, workers, dashboard, similarity]: Reports, { model: asked }: Settings): string {
+function asText(
+  [http, workers, dashboard, similarity]: Reports,
+  { model: asked }: Settings,
+  redisUrl: string,
+): string {
   const url = String(http['url']);
   const places = workers.map(({ device, precision }) => `${String(device)} (${String(precision)})`);
   const served = String(workers[0]?.['model']);
@@ -251,6 +255,7 @@ function asText([http, workers, dashboard, similarity]: Reports, { model: asked 
   const comparing = similarity.map(({ device }) => String(device)).join(', ');
   return `
   HTTP       ${url}/v1/embeddings   OpenAI's API; also /v1/models, /openapi.json, /metrics
+  queue      ${redactUrl(redisUrl)}   REDIS_URL of programs with the SDK, the Python client or BullMQ
   dashboard  ${String(dashboard['url'])}
   ${workers.length === 1 ? 'worker ' : 'workers'}    ${served} on ${places.join(', ')}, similarity on ${comparing}
 

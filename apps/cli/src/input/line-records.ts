@@ -37,10 +37,15 @@ function readElement(bytes: Buffer | undefined, options: RecordOptions): Content
   if (problem !== undefined) return { problem: problem.replace(/ at byte (\d+)/, ' at byte $1 of the element') };
   const parsed = parseJson(json);
   if ('problem' in parsed) return parsed;
-  return typeof parsed.value === 'string'
+  if (typeof parsed.value !== 'string') return recordOf(parsed.value, options, 'expected an object or a string');
+  return parsed.value.isWellFormed()
     ? { id: undefined, text: parsed.value }
-    : recordOf(parsed.value, options, 'expected an object or a string');
+    : { problem: `the string has ${HALF_A_CHARACTER}` };
 }
+
+/** JSON can say it (`"\ud83d"`), UTF-8 cannot: it would be embedded as U+FFFD, and two ids could become one. */
+const HALF_A_CHARACTER =
+  'half of a surrogate pair: it was cut within a character, such as an emoji; write it whole, or U+FFFD in its place';
 
 function tooLong(what: 'line' | 'element', { maxLineBytes = MAX_LINE_BYTES }: RecordOptions): string {
   return `the ${what} is longer than ${maxLineBytes / 1024 / 1024} MiB; split it, a model reads a few hundred words of a text`;
@@ -70,6 +75,7 @@ function recordOf(value: unknown, { textField = 'text', idField }: RecordOptions
   if (text === undefined)
     return { problem: `the object has no field "${textField}"${fieldsOf(value)}; name the field with --text-field` };
   if (typeof text !== 'string') return { problem: `field "${textField}" is ${kindOf(text)}, not a string` };
+  if (!text.isWellFormed()) return { problem: `field "${textField}" has ${HALF_A_CHARACTER}` };
   const id = readId(ownField(value, idField ?? 'id'), idField);
   return 'problem' in id ? id : { id: id.id, text };
 }
@@ -90,7 +96,8 @@ function readId(
   const name = idField ?? 'id';
   if (id === undefined)
     return idField === undefined ? { id: undefined } : { problem: `the object has no field "${idField}" (--id-field)` };
-  if (typeof id === 'string') return { id };
+  if (typeof id === 'string')
+    return id.isWellFormed() ? { id } : { problem: `field "${name}" has ${HALF_A_CHARACTER}` };
   if (typeof id !== 'number') return { problem: `field "${name}" is ${kindOf(id)}; an id is a string or a number` };
   if (Number.isInteger(id) && !Number.isSafeInteger(id))
     return { problem: `field "${name}" is a number too large to be kept exactly; write it as a string` };

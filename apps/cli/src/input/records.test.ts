@@ -152,9 +152,15 @@ describe('records of JSONL', () => {
     ['{"text":null}', 'line 1: field "text" is null, not a string'],
     ['{"text":"x","id":[1]}', 'line 1: field "id" is an array; an id is a string or a number'],
     ['{"text":"x","id":12345678901234567890}', 'line 1: field "id" is a number too large to be kept exactly'],
+    ['{"text":"fish \\ud83d"}', 'line 1: field "text" has half of a surrogate pair'],
+    ['{"text":"x","id":"\\udc1f"}', 'line 1: field "id" has half of a surrogate pair'],
     ['{"__proto__":{"text":"x"}}', 'line 1: the object has no field "text"'],
   ])('that are wrong say how: %s', async (line, problem) => {
     expect(await jsonl(line)).toMatchObject([{ index: 0, problem: expect.stringContaining(`a.jsonl, ${problem}`) }]);
+  });
+
+  test('keep whole surrogate pairs', async () => {
+    expect(await jsonl('{"id":"\\ud83d\\udc1f","text":"\\ud83d\\udc1f"}')).toMatchObject([{ id: '🐟', text: '🐟' }]);
   });
 
   test('without the id field that was asked for are refused', async () => {

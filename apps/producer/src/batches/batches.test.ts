@@ -341,6 +341,17 @@ describe('a file', () => {
     ['another purpose', (form: FormData) => both(form, 'fine-tune'), 400, 'purpose'],
     ['no file', (form: FormData) => form.append('purpose', 'batch'), 400, 'file'],
     ['an unknown field', (form: FormData) => both(form, 'batch', 'folder'), 400, 'folder'],
+    ['a file that is a plain field', (form: FormData) => form.append('file', '{}'), 400, 'file'],
+    ['a field twice', (form: FormData) => both(form, 'batch', 'purpose'), 400, 'purpose'],
+    [
+      'an expiry in two forms',
+      (form: FormData) => {
+        form.append('expires_after', '{"anchor":"created_at","seconds":3600}');
+        both(form, 'batch', 'expires_after[seconds]');
+      },
+      400,
+      'expires_after',
+    ],
     ['too many bytes', (form: FormData) => both(form, 'batch', undefined, 'x'.repeat((1 << 20) + 1)), 413, 'file'],
   ])('with %s is refused and leaves nothing', async (_, fill, status, param) => {
     const before = await readdir(join(folder, 'batches'), { recursive: true });

@@ -134,8 +134,11 @@ async function upload(
   let file: { readonly filename: string; readonly bytes: number } | undefined;
   try {
     for await (const part of request.parts()) {
-      if (part.type === 'field') fields[checkName(part.fieldname)] = part.value;
-      else {
+      if (part.type === 'field') {
+        const name = checkName(part.fieldname);
+        if (Object.hasOwn(fields, name)) throw invalid('invalid_value', name, `"${name}" is there twice; send one`);
+        fields[name] = part.value;
+      } else {
         if (part.fieldname !== 'file') throw notAField(part.fieldname);
         const bytes = await store.storage.write(key, arriving(request.raw, part.file));
         if (part.file.truncated) throw tooLarge(maxBytes);
@@ -164,6 +167,12 @@ async function upload(
 
 function checkName(name: string): string {
   if (FIELDS.includes(name)) return name;
+  if (name === 'file')
+    throw invalid(
+      'invalid_type',
+      'file',
+      '"file" came as a plain field, without a file name; send it as a file (curl: -F file=@input.jsonl)',
+    );
   throw notAField(name);
 }
 
@@ -181,6 +190,12 @@ function parseFields(fields: Readonly<Record<string, unknown>>): {
   oneOf('purpose', purpose, ['batch']);
   const number = typeof seconds === 'string' && /^\d{1,12}$/.test(seconds) ? Number(seconds) : seconds;
   const asked = anchor === undefined && seconds === undefined ? unpacked(packed) : { anchor, seconds: number };
+  if (packed !== undefined && (anchor ?? seconds) !== undefined)
+    throw invalid(
+      'invalid_value',
+      'expires_after',
+      '"expires_after" is there as JSON and as fields of its own; send one of them',
+    );
   return { purpose: 'batch', expires: parseExpiresAfter('expires_after', asked) };
 }
 
