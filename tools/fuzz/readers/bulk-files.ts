@@ -104,14 +104,14 @@ export const jsonArrayReader: FuzzedReader = {
 };
 
 function textIn(value: unknown): string {
-  if (typeof value === 'string') return value;
+  if (typeof value === 'string') return value.isWellFormed() ? value : PROBLEM;
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return PROBLEM;
   const [text, id]: unknown[] = ['text', 'id'].map((name) =>
     Object.hasOwn(value, name) ? Reflect.get(value, name) : undefined,
   );
   const isId =
     id === undefined ||
-    typeof id === 'string' ||
+    (typeof id === 'string' && id.isWellFormed()) ||
     (typeof id === 'number' && (!Number.isInteger(id) || Number.isSafeInteger(id)));
-  return typeof text === 'string' && isId ? text : PROBLEM;
+  return typeof text === 'string' && text.isWellFormed() && isId ? text : PROBLEM;
 }

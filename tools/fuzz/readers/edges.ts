@@ -155,6 +155,7 @@ function jsonEdge(line: string): Edge | undefined {
     const [from, to] = ['from', 'to'].map((name) => {
       const value: unknown = own[name]?.value;
       if (typeof value !== 'string' && typeof value !== 'number') return undefined;
+      if (typeof value === 'string' && !value.isWellFormed()) return undefined;
       return typeof value === 'number' && !Number.isSafeInteger(value) ? digits(line, name, value) : String(value);
     });
     const weight: unknown = own['weight']?.value;

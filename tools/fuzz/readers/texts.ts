@@ -91,6 +91,7 @@ function jsonRecord(line: string): string {
     const own = Object.getOwnPropertyDescriptors(record) as Readonly<Record<string, PropertyDescriptor | undefined>>;
     const [text, id]: unknown[] = [own['text']?.value, own['id']?.value];
     if (typeof text !== 'string' || !['undefined', 'string', 'number'].includes(typeof id)) return PROBLEM;
+    if (!text.isWellFormed() || !String(id).isWellFormed()) return PROBLEM;
     if (typeof id === 'number' && Number.isInteger(id) && !Number.isSafeInteger(id)) return PROBLEM;
     return `${typeof id} ${String(id)} ${text}`;
   } catch {

@@ -123,6 +123,7 @@ describe('edge lists', () => {
         .names,
     ).toEqual(['9007199254740993', '9007199254740992', '7']);
     await expect(read('{"from":"a"}\n', jsonl)).rejects.toThrow('e.jsonl, line 1: there is no "from" and "to"');
+    await expect(read('{"from":1,"to":"\\ud83d"}\n', jsonl)).rejects.toThrow('"to" has half of a surrogate pair');
     await expect(read('{"from":1,"to":2,"weight":true}\n', jsonl)).rejects.toThrow('"weight" must be a number');
     await expect(read('[1,2]\n', jsonl)).rejects.toThrow('an edge is an object');
   });

@@ -326,6 +326,8 @@ function addJson(text: string, line: number, edges: EdgeBuilder): void {
     const id: unknown = Object.hasOwn(edge, name) ? Reflect.get(edge, name) : undefined;
     if (typeof id !== 'string' && typeof id !== 'number')
       throw edges.wrong(`there is no "from" and "to": "${name}" must be a string or a number`, line);
+    if (!String(id).isWellFormed())
+      throw edges.wrong(`"${name}" has half of a surrogate pair, which no file can keep; write it whole`, line);
     return String(id);
   });
   const weight: unknown = Object.hasOwn(edge, 'weight') ? Reflect.get(edge, 'weight') : undefined;
