@@ -243,11 +243,7 @@ type Reports = readonly [
   similarity: readonly ReadyReport[],
 ];
 
-function asText(
-  [http, workers, dashboard, similarity]: Reports,
-  { model: asked }: Settings,
-  redisUrl: string,
-): string {
+function asText([http, workers, dashboard, similarity]: Reports, { model: asked }: Settings, redisUrl: string): string {
   const url = String(http['url']);
   const places = workers.map(({ device, precision }) => `${String(device)} (${String(precision)})`);
   const served = String(workers[0]?.['model']);
