@@ -2,6 +2,7 @@
 
 /** What `promise` comes to, or a rejection with the signal's reason as soon as it is aborted. */
 export async function untilAborted<Value>(promise: Promise<Value>, signal: AbortSignal): Promise<Value> {
+  promise.catch(() => undefined); // of one that was aborted before it came here nobody else hears
   signal.throwIfAborted();
   const { promise: aborted, reject } = Promise.withResolvers<never>();
   const abort = (): void => reject(signal.reason);
