@@ -143,17 +143,28 @@ function userProblems(files: InfraFiles): string[] {
   return problems;
 }
 
-/** What docs/operations.md tells people to set is set, but for what depends on the machine. */
+/** Whoever starts the queue server with our file. */
+const SERVERS = ['compose/compose.yaml', 'helm/shoal/templates/valkey.yaml', 'systemd/shoal-valkey.service'];
+
+/**
+ * What docs/operations.md tells people to set is set, but for what depends on the machine: the folder of the data, which
+ * a server enters while it reads its file and before it reads what beats it, is given by whoever starts it.
+ */
 function serverProblems(files: InfraFiles): string[] {
   const path = 'infra/valkey/valkey.conf';
+  const folders = SERVERS.map((name) => `infra/${name}`)
+    .filter((each) => !/valkey\.conf\b.*--dir\b/.test(textOf(files, each)))
+    .map((each) => `${each}: the queue server is given no --dir`);
   const lines = textOf(files, path).split('\n');
   const block = /## Settings of the server\n+```\n([^`]*)```/.exec(textOf(files, 'docs/operations.md'))?.[1] ?? '';
-  return block
+  const settings = block
     .split('\n')
     .map((line) => line.replace(/#.*/, '').trim())
     .filter((line) => line !== '' && !/^(maxmemory|io-threads) /.test(line))
     .filter((line) => !lines.includes(line) && !lines.includes(`# ${line}`))
     .map((line) => `${path}: docs/operations.md has "${line}"`);
+  const ofTheFile = lines.some((line) => line.startsWith('dir ')) ? [`${path}: a dir has to exist everywhere`] : [];
+  return [...folders, ...ofTheFile, ...settings];
 }
 
 /** Whoever stops a process waits for its drain, or for its open requests, and a little longer. */

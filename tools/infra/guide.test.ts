@@ -1,10 +1,21 @@
-// By night: the blocks of docs/deployment.md that a machine without systemd, registry and cluster can run are run as they
-// stand there. What is put in place of a word of the page is said beside it.
+// docs/deployment.md: what can be tried cheaply always, and by night its blocks that a machine without systemd, registry
+// and cluster can run, as they stand there. What is put in place of a word of the page is said beside it.
 
 import { execFileSync, spawn, spawnSync, type ChildProcess } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { afterAll, describe, expect, test } from 'vitest';
 import { cacheFolder } from '@shoal/core';
 import { programOf } from '@shoal/core/testing';
@@ -16,7 +27,7 @@ const ROOT = join(import.meta.dirname, '../..');
 const PAGE = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8');
 const CACHE = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 const isNight = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
-const place = mkdtempSync(join(tmpdir(), 'shoal-guide-'));
+const place = realpathSync(mkdtempSync(join(tmpdir(), 'shoal-guide-')));
 const running: ChildProcess[] = [];
 
 afterAll(() => {
@@ -48,6 +59,40 @@ async function laptop(): Promise<NodeJS.ProcessEnv> {
     SHOAL_THREADS: '1',
   };
 }
+
+/** What the server answers to these commands, at a socket in a folder of its own. */
+async function answers(socket: string, commands: readonly string[]): Promise<string> {
+  const connection = connect(socket);
+  connection.end([...commands, 'QUIT', ''].join('\r\n'));
+  return text(connection);
+}
+
+test('the queue server starts by the line of its unit, in a folder that is there, and lets our users in', async () => {
+  const secrets = join(place, 'secrets');
+  const data = join(place, 'data');
+  const socket = join(place, 'valkey.sock');
+  mkdirSync(data);
+  execFileSync('sh', ['infra/valkey/make-secrets.sh', secrets], { cwd: ROOT, stdio: 'ignore' });
+  const unit = readFileSync(join(ROOT, 'infra/systemd/shoal-valkey.service'), 'utf8');
+  const [, line] = /^ExecStart=\S+ ((?:.*\\\n)*.*)$/m.exec(unit)!;
+  const args = line!
+    .replace('\\\n', ' ')
+    .replace('/etc/shoal/valkey.conf', join(ROOT, 'infra/valkey/valkey.conf'))
+    .replace('/var/lib/shoal-valkey', data)
+    .replace('${CREDENTIALS_DIRECTORY}', secrets);
+  // no port of this machine, and nothing of the file but what it says itself
+  const { path } = await findServerProgram({ cacheDir: CACHE, onProgress: () => undefined });
+  const server = spawn(path, [...args.trim().split(/\s+/), '--port', '0', '--unixsocket', socket], {
+    cwd: place,
+    stdio: 'ignore',
+  });
+  running.push(server);
+  await expect.poll(() => existsSync(socket) || server.exitCode, { timeout: 60_000 }).toBe(true);
+  const password = readFileSync(join(secrets, 'exporter.password'), 'utf8');
+  const asked = await answers(socket, [`AUTH exporter ${password}`, 'CONFIG GET dir', 'PING']);
+  expect(asked.replaceAll('\r\n', ' ')).toMatch(new RegExp(`^\\+OK .*${data} \\+PONG`));
+  expect(await answers(socket, ['PING'])).toMatch(/^-NOAUTH/);
+});
 
 describe.skipIf(!isNight)('(nightly) docs/deployment.md', () => {
   test('a laptop: everything starts, a vector comes, the fleet is seen', async () => {

@@ -30,6 +30,10 @@ const BROKEN: readonly (readonly [path: string, from: string | RegExp, to: strin
   ['infra/helm/shoal/values.yaml', 'pullPolicy:', 'pulPolicy:', /values\.yaml: image: .*pulPolicy/],
   ['infra/helm/shoal/values.yaml', 'httpAccess: keys', 'httpAcess: keys', /values\.yaml: http\.settings/],
   ['infra/valkey/valkey.conf', 'maxmemory-policy noeviction', 'maxmemory-policy allkeys-lru', /noeviction/],
+  ['infra/valkey/valkey.conf', 'port 6379', 'port 6379\ndir /data', /a dir has to exist/],
+  ['infra/compose/compose.yaml', '--dir, /data, ', '', /compose\.yaml: the queue server is given no --dir/],
+  ['infra/helm/shoal/templates/valkey.yaml', '--dir, /data, ', '', /valkey\.yaml: the queue server is given no --dir/],
+  ['infra/systemd/shoal-valkey.service', '--dir ', '', /service: the queue server is given no --dir/],
   ['infra/valkey/users.acl.in', '+wait +waitaof -@dangerous', '+wait +waitaof', /user worker .* is not on the page/],
 ];
 
