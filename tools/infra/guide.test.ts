@@ -123,6 +123,9 @@ describe.skipIf(!isNight)('(nightly) docs/deployment.md', () => {
       'ls /etc/systemd/system /etc/shoal /var/lib/shoal-models',
       'systemd-analyze verify shoal.target shoal-http.service shoal-dashboard.service shoal-worker@0.service',
       '/opt/shoal/node_modules/.bin/shoal --version',
+      // as the units run it: root has put the model there, and another user reads it
+      'export SHOAL_MODELS_DIR=/var/lib/shoal-models SHOAL_MODELS_READ_ONLY=yes SHOAL_CACHE_DIR=/tmp/shoal',
+      'setpriv --reuid=shoal --regid=shoal --clear-groups /opt/shoal/node_modules/.bin/shoal model verify tiny-random',
     ];
     const { status, stdout, stderr } = rig.inBase(base, `cd /checkout\n${commands}\n${looks.join('\n')}`);
     expect([status, stderr.split('\n').slice(-20)]).toEqual([0, expect.anything()]);

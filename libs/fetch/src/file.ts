@@ -30,6 +30,17 @@ export async function placeAtomically<T>(
   return onDisk(destination, () => place(destination, write, isLocked));
 }
 
+/**
+ * Makes a folder that others may read as far as the umask says: what root fetched for a machine is used by its services.
+ * Those above it, where they are missing, are made for this user alone.
+ */
+export async function makeOpenFolder(folder: string): Promise<void> {
+  await mkdir(dirname(folder), { recursive: true, mode: 0o700 });
+  await mkdir(folder, { mode: 0o755 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error;
+  });
+}
+
 async function place<T>(destination: string, write: (temporary: string) => Promise<T>, isLocked: boolean): Promise<T> {
   const folder = dirname(destination);
   await mkdir(folder, { recursive: true, mode: 0o700 });

@@ -1,6 +1,6 @@
 export { withLock, type LockOptions, type LockOwner } from './lock.ts';
 export { identityOf, isAlive, isInSight, ownIdentity, placeOfPids, type ProcessIdentity } from './process-identity.ts';
-export { placeAtomically, sha256File } from './file.ts';
+export { makeOpenFolder, placeAtomically, sha256File } from './file.ts';
 export { diskFailure, onDisk } from './disk-failure.ts';
 export { fetchReason, mismatch, type FetchReason } from './fetch-failure.ts';
 export { fetchUrl, type OnProgress, type UrlOptions } from './fetch-url.ts';

@@ -12,6 +12,7 @@ import { canaryText, parseCanary, type Canary } from './canaries.ts';
 import type { ModelFacts } from './model-facts.ts';
 import { derivedEntry, parseDerived, type DerivedFacts } from './derived-facts.ts';
 import type { Pins } from './model-files.ts';
+import { whereReadable } from './readable.ts';
 import { describeModel, type OnnxFacts, type StoredModel } from './stored-model.ts';
 
 export interface ImportedModel extends ModelFacts {
@@ -75,13 +76,14 @@ export async function importedRevision(name: string, models: string): Promise<st
   return undefined;
 }
 
-/** The imported model of this name in this folder of models, or undefined. */
+/** The imported model of this name in this folder of models, or undefined; FILE_UNREADABLE where it is closed. */
 export async function findImported(name: string, models: string): Promise<ImportedModel | undefined> {
   if (!NAME.test(name)) return undefined;
   const parent = join(models, name);
-  for (const revision of (await readdir(parent).catch(() => [])).filter((entry) => !entry.startsWith('.'))) {
+  const entries = (await whereReadable(parent, (path) => readdir(path))) ?? [];
+  for (const revision of entries.filter((entry) => !entry.startsWith('.'))) {
     const path = join(parent, revision, MANIFEST);
-    const text = await readFile(path, 'utf8').catch(() => undefined);
+    const text = await whereReadable(path, (each) => readFile(each, 'utf8'));
     if (text !== undefined) return parseManifest(text, path, { name, revision });
   }
   return undefined;

@@ -4,10 +4,11 @@
 // and costs one hashing; a changed byte is found.
 
 import { createHash } from 'node:crypto';
-import { mkdir, readFile, stat, writeFile } from 'node:fs/promises';
+import { access, constants, mkdir, readFile, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { sha256File } from '@shoal/fetch';
+import { whereReadable } from './readable.ts';
 import type { StoreOptions } from './store-folders.ts';
 
 export interface PinnedFile {
@@ -61,10 +62,11 @@ export async function findProblems(folder: string, pins: Pins): Promise<readonly
 }
 
 async function problemOf(path: string, pin: PinnedFile): Promise<string | undefined> {
-  const found = await stat(path).catch(() => undefined);
+  const found = await whereReadable(path, (each) => stat(each));
   if (found === undefined) return 'is missing';
   if (found.size !== pin.bytes) return `has ${found.size} bytes instead of ${pin.bytes}`;
-  const sha256 = await sha256File(path);
+  const sha256 = await whereReadable(path, sha256File);
+  if (sha256 === undefined) return 'is missing';
   return sha256 === pin.sha256 ? undefined : `has sha256 ${sha256} instead of ${pin.sha256}`;
 }
 
@@ -75,6 +77,7 @@ async function areAsVerified(place: string, folder: string, pins: Pins): Promise
     for (const [path, pin] of Object.entries(pins)) {
       const then = verified[path];
       const now = await stat(join(folder, path));
+      await access(join(folder, path), constants.R_OK);
       if (
         then?.sha256 !== pin.sha256 ||
         now.size !== pin.bytes ||

@@ -5,7 +5,7 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createServer, type Server } from 'node:http';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, readFile, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readFile, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -14,6 +14,7 @@ import { openGraph } from '../graph/open-graph.ts';
 import { openTokenizer } from '../tokenizer/open-tokenizer.ts';
 import { KNOWN_MODELS, type KnownModel } from './known-models.ts';
 import { listModels, openKnown, openModel, pullKnown, pullModel, verifyModel } from './model-store.ts';
+import { placeFolder } from './place-folder.ts';
 import { tinyModelFiles } from './tiny-model.ts';
 
 const TINY = tinyModelFiles({ seed: 7 });
@@ -228,6 +229,61 @@ describe('opening a model', () => {
     await writeFile(join(left, 'model.safetensors'), 'half');
     const model = await openKnown(SMALL, { cacheDir, environment });
     expect(await stored('small')).toEqual([model.revision]);
+  });
+});
+
+describe('modes of folders and files', () => {
+  const NOBODY = 65_534;
+  const isRoot = process.getuid?.() === 0;
+  let umask: number;
+  beforeEach(() => void (umask = process.umask(0o022)));
+  afterEach(() => void process.umask(umask));
+
+  /** As another user where this one may read everything. */
+  async function asNobody<T>(work: () => Promise<T>): Promise<T> {
+    if (!isRoot) return work();
+    process.seteuid!(NOBODY);
+    try {
+      return await work();
+    } finally {
+      process.seteuid!(0);
+    }
+  }
+
+  const modeOf = async (path: string): Promise<string> => ((await stat(path)).mode & 0o777).toString(8);
+
+  test('what takes its name has the mode that the umask gives, whatever it was filled with', async () => {
+    process.umask(0o027);
+    const destination = join(cacheDir, 'models', 'one', 'two');
+    await placeFolder(destination, async (temporary) => {
+      await mkdir(join(temporary, 'sub'), { mode: 0o700 });
+      await writeFile(join(temporary, 'sub', 'file'), '', { mode: 0o600 });
+    });
+    const [one, sub] = [dirname(destination), join(destination, 'sub')];
+    expect(await Promise.all([one, destination, sub, join(sub, 'file')].map(modeOf))).toEqual([
+      '750',
+      '750',
+      '750',
+      '640',
+    ]);
+    expect(await modeOf(dirname(one))).toBe('700');
+  });
+
+  test('another user opens what was put where it may read, and is told what is closed to it', async () => {
+    const modelsDir = join(cacheDir, 'shared');
+    await mkdir(modelsDir);
+    await chmod(cacheDir, 0o755);
+    const { folder } = await pullModel('tiny-random', { cacheDir, modelsDir });
+    const store = { cacheDir, modelsDir, allowFetch: false };
+    expect((await asNobody(async () => openModel('tiny-random', store))).folder).toBe(folder);
+    for (const path of [dirname(folder), folder, join(folder, 'tokenizer.json')]) {
+      const { mode } = await stat(path);
+      await chmod(path, isRoot ? 0o700 : 0);
+      const opened = asNobody(async () => openModel('tiny-random', store));
+      const error: unknown = await opened.catch((thrown: unknown) => thrown);
+      await chmod(path, mode);
+      expect(error).toMatchObject({ code: 'FILE_UNREADABLE', fields: { closed: path } });
+    }
   });
 });
 

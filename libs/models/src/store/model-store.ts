@@ -8,7 +8,7 @@ import { copyFile, mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { ShoalError, isShoalError, mainQueue, queueOf, type ModelKind } from '@shoal/contract';
-import { withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
+import { makeOpenFolder, withLock, type OnProgress, type RetryTerms } from '@shoal/fetch';
 import { keptGraphs, type KeptGraph } from '../graph/open-graph.ts';
 import { NO_DIGEST } from './kept-digest.ts';
 import { QUANTIZER_VERSION } from '../graph/quantize.ts';
@@ -32,6 +32,7 @@ import {
 import { expectFiles, verifyFiles } from './model-files.ts';
 import { fetchModelFiles, type Environment } from './model-sources.ts';
 import { placeFolder } from './place-folder.ts';
+import { whereReadable } from './readable.ts';
 import { REVISION_DIGITS, describeModel, readModelFile, type StoredModel } from './stored-model.ts';
 import { expectWritable, isReadOnly, modelsFolder, type StoreOptions } from './store-folders.ts';
 import { storing } from './storing.ts';
@@ -192,9 +193,10 @@ export async function pullKnown(known: KnownModel, options: PullOptions): Promis
   };
   if (options.force !== true && isReadOnly(options) && (await isFolder(folder))) return openKnown(known, options);
   expectWritable(options, `${known.name} cannot be fetched`);
-  return storing(options.modelsDir ?? options.cacheDir, () =>
-    lockUnlessAborted(join(dirname(folder), '.lock'), place, options.signal),
-  );
+  return storing(options.modelsDir ?? options.cacheDir, async () => {
+    await makeOpenFolder(dirname(folder)); // else the lock makes it, for this user alone
+    return lockUnlessAborted(join(dirname(folder), '.lock'), place, options.signal);
+  });
 }
 
 /** As `withLock`; a wait for the lock ends with the signal, the work itself ends in its own way. */
@@ -238,7 +240,9 @@ export async function verifyModel(name: string, options: StoreOptions): Promise<
 
 /** Every known model and whether it is stored, then those that were imported, also those that cannot be opened. */
 export async function listModels(options: StoreOptions): Promise<readonly ModelListing[]> {
-  const known = await Promise.all(KNOWN_MODELS.map((model) => listing(model, options)));
+  const known = await Promise.all(
+    KNOWN_MODELS.map((model) => listing(model, options).catch((error: unknown) => unopenable(model.name, error))),
+  );
   const imported = await Promise.all(
     (await importedNames(modelsFolder(options))).map((name) =>
       findModel(name, options)
@@ -358,8 +362,9 @@ function weightsOf(known: KnownModel): string {
   return weights.sha256;
 }
 
+/** FILE_UNREADABLE where this user may not look. */
 export async function isFolder(path: string): Promise<boolean> {
-  return (await stat(path).catch(() => undefined))?.isDirectory() === true;
+  return (await whereReadable(path, (each) => stat(each)))?.isDirectory() === true;
 }
 
 export function notStored(known: KnownModel, folder: string): ShoalError {

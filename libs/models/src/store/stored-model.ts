@@ -15,6 +15,7 @@ import type { Canary } from './canaries.ts';
 import { DERIVED_FORMS, type WeightDtype } from './derived-forms.ts';
 import type { Pins } from './model-files.ts';
 import { readLayout } from './module-layout.ts';
+import { expectOpen } from './readable.ts';
 import { pooledWidth, readModules, readPoolings } from './sentence-modules.ts';
 import { SourceFolder } from './source-folder.ts';
 
@@ -210,6 +211,7 @@ export async function readModelFile(path: string): Promise<Buffer> {
   try {
     return await readFile(path);
   } catch (cause) {
+    expectOpen(path, cause);
     throw new ShoalError(
       'MODEL_CORRUPT',
       `${path} belongs to the model and cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`,

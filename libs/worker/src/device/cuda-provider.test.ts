@@ -3,7 +3,7 @@
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createRequire } from 'node:module';
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, realpathSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -90,6 +90,23 @@ describe.runIf(process.platform === 'linux' && process.arch === 'x64')('the CUDA
         expect(realpathSync(join(runtime, file))).toBe(
           realpathSync(join(cacheDir, 'providers', 'onnxruntime-cuda-1.0', file)),
         );
+    }
+  });
+
+  test('that root keeps for a machine may be read by its services', async () => {
+    const umask = process.umask(0o022);
+    try {
+      const { kept } = await installCudaProvider({
+        cacheDir: join(folder, 'of-root'),
+        provider,
+        environment,
+        runtime: freshRuntime(),
+      });
+      for (const path of [dirname(kept), kept]) expect((statSync(path).mode & 0o777).toString(8)).toBe('755');
+      for (const file of CUDA_PROVIDER_FILES)
+        expect((statSync(join(kept, file)).mode & 0o777).toString(8)).toMatch(/^[67]44$|^755$/);
+    } finally {
+      process.umask(umask);
     }
   });
 

@@ -9,6 +9,7 @@ import { ShoalError } from '@shoal/contract';
 import {
   fetchReason,
   fetchWheel,
+  makeOpenFolder,
   placeAtomically,
   sha256File,
   withLock,
@@ -81,6 +82,7 @@ export async function installCudaProvider(options: InstallOptions): Promise<Inst
   const kept = keptIn(cacheDir, version);
   const wasThere = !force && (await isWhole(kept, provider));
   if (!wasThere) {
+    for (const folder of [dirname(kept), kept]) await makeOpenFolder(folder);
     await withLock(`${kept}.lock`, async () => {
       if (force || !(await isWhole(kept, provider))) await fetchFiles(kept, provider, options);
     });
