@@ -60,6 +60,15 @@ async function laptop(): Promise<NodeJS.ProcessEnv> {
   };
 }
 
+test('passwords that the page makes below the clone are none of its files to git', () => {
+  const folders = [...PAGE.matchAll(/make-secrets\.sh ([^/\s]\S*)/g)].map(([, folder]) => folder!);
+  expect(folders).toContain('secrets');
+  for (const folder of folders) {
+    const { status } = spawnSync('git', ['check-ignore', '--quiet', `${folder}/worker.password`], { cwd: ROOT });
+    expect([folder, status]).toEqual([folder, 0]);
+  }
+});
+
 /** What the server answers to these commands, at a socket in a folder of its own. */
 async function answers(socket: string, commands: readonly string[]): Promise<string> {
   const connection = connect(socket);
