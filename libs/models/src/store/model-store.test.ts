@@ -232,6 +232,8 @@ describe('opening a model', () => {
   });
 });
 
+const modeOf = async (path: string): Promise<string> => ((await stat(path)).mode & 0o777).toString(8);
+
 describe('modes of folders and files', () => {
   const NOBODY = 65_534;
   const isRoot = process.getuid?.() === 0;
@@ -249,8 +251,6 @@ describe('modes of folders and files', () => {
       process.seteuid!(0);
     }
   }
-
-  const modeOf = async (path: string): Promise<string> => ((await stat(path)).mode & 0o777).toString(8);
 
   test('what takes its name has the mode that the umask gives, whatever it was filled with', async () => {
     process.umask(0o027);
