@@ -34,6 +34,7 @@ export const AFTER_TAKEN: Rule = {
     return successions(history.ok('take', ...TAKEN), [...history.bodies(), ...commits])
       .filter(([a, b]) => {
         if (history.mayBeReborn(a, b)) return false;
+        if (b.op === 'commit' && !history.isAliveAt(a.start, b.end)) return false; // the mark has ended with its result
         const isOwn =
           a.process === b.process &&
           b.op !== 'commit' &&
