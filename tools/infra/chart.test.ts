@@ -49,6 +49,28 @@ describe.skipIf(!isNight)('(nightly)', () => {
     });
   });
 
+  test('OpenTelemetry is told to workers and HTTP alone, numbers as numbers, secrets by reference', (context) => {
+    if ('why' in tools) return context.skip();
+    const { status, text } = check(CHART, '--values', FULL, '--render');
+    expect(status).toBe(0);
+    const pods = text.split(/^---\n/m).filter((manifest) => /^kind: (StatefulSet|Deployment)$/m.test(manifest));
+    const tellers = pods.filter((manifest) => manifest.includes('OTEL_'));
+    expect(tellers.map((manifest) => /^ {2}name: (\S+)$/m.exec(manifest)?.[1]).toSorted()).toEqual([
+      'shoal-http',
+      'shoal-worker-cpu',
+      'shoal-worker-gpu',
+    ]);
+    for (const manifest of tellers)
+      for (const words of [
+        'name: OTEL_BSP_MAX_QUEUE_SIZE\n              value: "1000000"',
+        'name: OTEL_TRACES_SAMPLER_ARG\n              value: "0.05"',
+        'valueFrom: { secretKeyRef: { name: collector, key: headers } }',
+        'value: /etc/shoal/otel/client.key',
+        'secret: { secretName: collector-tls, defaultMode: 0440 }',
+      ])
+        expect(manifest).toContain(words);
+  });
+
   test('the manifests of Kustomize are what the chart gives', (context) => {
     if ('why' in tools) return context.skip();
     const values = join(ROOT, 'infra/kustomize/values.yaml');
@@ -83,6 +105,8 @@ describe.skipIf(!isNight)('(nightly)', () => {
     ['valkey: { enabled: true }\nqueue: { url: "redis://{user}@host:1" }', /leave one of them out/],
     ['valkey: { enabled: true }\nmodels: { source: claim }', /models\.claim: the name of a volume claim/],
     ['queue: { url: "redis://:secret@host:1" }', /queue\/url/],
+    ['otel: { environment: { OTEL_TRACES_SAMPLER: jaeger_remote } }', /OTEL_TRACES_SAMPLER/],
+    ['valkey: { enabled: true }\notel: { headersSecret: collector }', /otel is set, and nobody sends spans/],
   ] as const)('values %j are refused with a reason', ([values, said], context) => {
     if ('why' in tools) return context.skip();
     const path = join(folder, 'values.yaml');

@@ -29,6 +29,24 @@ const BROKEN: readonly (readonly [path: string, from: string | RegExp, to: strin
   ['infra/helm/shoal/values.yaml', 'replicas: 2', 'replicas: two', /values\.yaml: workers\.0\.replicas/],
   ['infra/helm/shoal/values.yaml', 'pullPolicy:', 'pulPolicy:', /values\.yaml: image: .*pulPolicy/],
   ['infra/helm/shoal/values.yaml', 'httpAccess: keys', 'httpAcess: keys', /values\.yaml: http\.settings/],
+  ...(
+    [
+      ['OTEL_EXPORTER_OTLP_HEADERS: "authorization=x"', /environment.*OTEL_EXPORTER_OTLP_HEADERS/],
+      ['OTEL_EXPORTER_OTLP_ENDPIONT: http://c:4318', /environment.*OTEL_EXPORTER_OTLP_ENDPIONT/],
+      ['OTEL_EXPORTER_OTLP_ENDPOINT: "c:4318"', /environment\.OTEL_EXPORTER_OTLP_ENDPOINT/],
+      ['OTEL_EXPORTER_OTLP_ENDPOINT: "http://user:secret@c:4318"', /environment\.OTEL_EXPORTER_OTLP_ENDPOINT/],
+      ['OTEL_EXPORTER_OTLP_PROTOCOL: grpc', /environment\.OTEL_EXPORTER_OTLP_PROTOCOL/],
+      ['OTEL_TRACES_SAMPLER: jaeger_remote', /environment\.OTEL_TRACES_SAMPLER/],
+      ['OTEL_TRACES_SAMPLER_ARG: 1.5', /environment\.OTEL_TRACES_SAMPLER_ARG/],
+      ['OTEL_TRACES_EXPORTER: zipkin', /environment\.OTEL_TRACES_EXPORTER/],
+      ['OTEL_SDK_DISABLED: maybe', /environment\.OTEL_SDK_DISABLED/],
+      ['OTEL_RESOURCE_ATTRIBUTES: production', /environment\.OTEL_RESOURCE_ATTRIBUTES/],
+      ['OTEL_BSP_MAX_QUEUE_SIZE: 0', /environment\.OTEL_BSP_MAX_QUEUE_SIZE/],
+    ] as const
+  ).map(
+    ([value, said]) =>
+      ['infra/helm/shoal/values.yaml', '  environment: {}', `  environment: { ${value} }`, said] as const,
+  ),
   ['infra/valkey/valkey.conf', 'maxmemory-policy noeviction', 'maxmemory-policy allkeys-lru', /noeviction/],
   ['infra/valkey/valkey.conf', 'port 6379', 'port 6379\ndir /data', /a dir has to exist/],
   ['infra/compose/compose.yaml', '--dir, /data, ', '', /compose\.yaml: the queue server is given no --dir/],
@@ -42,6 +60,35 @@ test.each(BROKEN)('%s with %j as %j is seen', (path, from, to, said) => {
   const broken = text.replace(from, to);
   expect(broken).not.toBe(text);
   expect(checkInfra(new Map([...files, [path, broken]])).join('\n')).toMatch(said);
+});
+
+test('chart and compose pass on the variables of OpenTelemetry that the page names, all but those of files and secrets', () => {
+  const page = readFileSync(join(ROOT, 'docs/observability.md'), 'utf8');
+  const rows = page.split('\n').filter((line) => line.startsWith('| `OTEL_'));
+  const named = rows.flatMap((row) => {
+    const cell = row.split(' | ')[0]!;
+    const [first = ''] = /OTEL_\w+/.exec(cell) ?? [];
+    return [...cell.matchAll(/`(…?)(OTEL|)(_?\w+)[^`]*`/g)].map(([, more, begin, rest]) =>
+      more === '…' ? first.replace(/_[A-Z]+$/, rest!) : `${begin}${rest}`,
+    );
+  });
+  expect(named.length).toBeGreaterThan(15);
+  const schema = JSON.parse(files.get('infra/helm/shoal/values.schema.json')!) as {
+    readonly properties: {
+      readonly otel: { readonly properties: { readonly environment: { readonly properties: object } } };
+    };
+  };
+  const ofFiles = /_(CERTIFICATE|CLIENT_CERTIFICATE|CLIENT_KEY)$/;
+  const plain = named.filter((name) => !ofFiles.test(name)).toSorted();
+  const inCompose = [...files.get('infra/compose/compose.yaml')!.matchAll(/^ {2}(OTEL_\w+):$/gm)].map(
+    ([, name]) => name,
+  );
+  expect(inCompose.toSorted()).toEqual(plain);
+  const inChart = Object.keys(schema.properties.otel.properties.environment.properties);
+  expect(inChart.toSorted()).toEqual(plain.filter((name) => !name.endsWith('_HEADERS')));
+  const template = files.get('infra/helm/shoal/templates/_helpers.tpl')!;
+  for (const name of named.filter((one) => ofFiles.test(one) || one.endsWith('_HEADERS')))
+    expect(template).toContain(`name: ${name}\n`);
 });
 
 test('what the chart holds of the project is current (npm run docs writes it)', () => {

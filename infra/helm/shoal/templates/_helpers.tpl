@@ -46,13 +46,18 @@ helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
 SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
 {{- end -}}
 
+{{/* A value as a variable has it; numbers are floating ones here, and 1000000 would be 1e+06. */}}
+{{- define "shoal.value" -}}
+{{ if kindIs "float64" . }}{{ if eq (floor .) . }}{{ int64 . | quote }}{{ else }}{{ . | quote }}{{ end }}{{ else }}{{ . | toString | quote }}{{ end }}
+{{- end -}}
+
 {{/* (list $settings...): later ones beat earlier ones; sorted by key. */}}
 {{- define "shoal.settings" -}}
 {{- $all := dict -}}
 {{- range . }}{{ $all = merge (deepCopy (default dict .)) $all }}{{ end -}}
 {{- range $key, $value := $all }}
 - name: {{ include "shoal.variable" $key }}
-  value: {{ if kindIs "float64" $value }}{{ if eq (floor $value) $value }}{{ int64 $value | quote }}{{ else }}{{ $value | quote }}{{ end }}{{ else }}{{ $value | toString | quote }}{{ end }}
+  value: {{ include "shoal.value" $value }}
 {{- end }}
 {{- end -}}
 
@@ -81,6 +86,60 @@ SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
 - name: SHOAL_REDIS_SERVER_NAME
   value: {{ .serverName | quote }}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* (list $settings...): whether a process with these settings sends spans: "otlp", or nothing. */}}
+{{- define "shoal.traces" -}}
+{{- $traces := "off" -}}
+{{- range . }}{{ $traces = default $traces (default dict .).traces }}{{ end -}}
+{{- if eq $traces "otlp" }}otlp{{ end -}}
+{{- end -}}
+
+{{/* Whether anybody does; otel would be in vain otherwise. */}}
+{{- define "shoal.tracesAnywhere" -}}
+{{- $on := include "shoal.traces" (list .Values.settings .Values.http.settings) -}}
+{{- range .Values.workers }}{{ $on = default $on (include "shoal.traces" (list $.Values.settings .settings)) }}{{ end -}}
+{{- if and (not $on) (or .Values.otel.environment .Values.otel.headersSecret .Values.otel.tls.secret) -}}
+{{- fail "otel is set, and nobody sends spans: set settings.traces to otlp, or leave otel out" -}}
+{{- end -}}
+{{ $on }}
+{{- end -}}
+
+{{/* Variables of OpenTelemetry, and what their secrets bring. */}}
+{{- define "shoal.otelEnv" -}}
+{{- range $name, $value := .Values.otel.environment }}
+- name: {{ $name }}
+  value: {{ include "shoal.value" $value }}
+{{- end }}
+{{- with .Values.otel.headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom: { secretKeyRef: { name: {{ . }}, key: headers } }
+{{- end }}
+{{- with .Values.otel.tls }}
+{{- if .secret }}
+- name: OTEL_EXPORTER_OTLP_CERTIFICATE
+  value: /etc/shoal/otel/ca.pem
+{{- if .clientCertificate }}
+- name: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE
+  value: /etc/shoal/otel/client.pem
+- name: OTEL_EXPORTER_OTLP_CLIENT_KEY
+  value: /etc/shoal/otel/client.key
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "shoal.otelMounts" -}}
+{{- if .Values.otel.tls.secret }}
+- { name: otel, mountPath: /etc/shoal/otel, readOnly: true }
+{{- end }}
+{{- end -}}
+
+{{- define "shoal.otelVolumes" -}}
+{{- with .Values.otel.tls.secret }}
+- name: otel
+  secret: { secretName: {{ . }}, defaultMode: 0440 }
 {{- end }}
 {{- end -}}
 
@@ -171,6 +230,7 @@ initContainers:
 {{/* What a whole pod has besides its container. `enableServiceLinks: false`: a service called shoal-http would otherwise
      be a variable SHOAL_HTTP_PORT=tcp://… in every pod. */}}
 {{- define "shoal.pod" -}}
+{{- $_ := include "shoal.tracesAnywhere" . -}}
 enableServiceLinks: false
 automountServiceAccountToken: false
 securityContext:
