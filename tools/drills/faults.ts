@@ -9,18 +9,12 @@ import { until } from './watcher.ts';
 export interface Fault {
   /** Default: two workers. */
   readonly stage?: StageOptions;
-  /** What durations of the rules are divided by. */
-  readonly shorten: number;
   /** Makes the fault; resolves when it is there. Variables for the commands of the runbook. */
   begin(stage: Stage): Promise<Readonly<Record<string, string>> | void>;
   /** What the text of the runbook tells to change, before its commands. */
   mend?(stage: Stage): Promise<void>;
   /** What must be true at the end, beside silence: nothing lost. Throws otherwise. */
   check?(stage: Stage): Promise<void>;
-  /** What `shoal fleet status` must say while the alerts fire. */
-  readonly status?: RegExp;
-  /** What the dashboard's page must say, in what needs somebody. */
-  readonly page?: RegExp;
   /** Statuses with which HTTP answers a user who asks once a second, exactly these. Left out: nobody asks. */
   readonly users?: readonly number[];
 }
@@ -29,9 +23,8 @@ export interface Fault {
 const DEADLY = 'z';
 
 export const FAULTS: Readonly<Record<number, Fault>> = {
-  1: { shorten: 10, begin: async (stage) => stage.kill(stage.workers[0]!, 'SIGKILL') },
+  1: { begin: async (stage) => stage.kill(stage.workers[0]!, 'SIGKILL') },
   2: {
-    shorten: 10,
     stage: { workers: 2, device: 'sim:1' }, // a token a millisecond: claims take a while
     async begin(stage) {
       await stage.addJobs(400, { texts: ['many words in a row '.repeat(8), 'again'] });
@@ -42,7 +35,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: (stage) => until('every job is done', async () => (await stage.count('completed')) === 400, 300),
   },
   3: {
-    shorten: 4,
     async begin(stage) {
       const worker = stage.workers[0]!;
       for (let killed = 0; killed < 6; killed++) {
@@ -54,7 +46,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     },
   },
   4: {
-    shorten: 10,
     async begin(stage) {
       const worker = stage.workers[0]!;
       await stage.kill(worker, 'SIGTERM');
@@ -69,17 +60,13 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     },
   },
   5: {
-    shorten: 2,
     users: [200],
     begin: (stage) => stage.server.restart(),
     check: answers,
   },
-  6: { shorten: 10, begin: (stage) => stage.server.kill9(), check: answers },
-  7: { shorten: 10, begin: async (stage) => void process.kill(stage.server.pid, 'SIGSTOP'), check: answers },
+  6: { begin: (stage) => stage.server.kill9(), check: answers },
+  7: { begin: async (stage) => void process.kill(stage.server.pid, 'SIGSTOP'), check: answers },
   8: {
-    shorten: 30,
-    status: /drained/,
-    page: /all workers of embed-tiny-random are drained, 20 jobs wait/,
     async begin(stage) {
       await stage.shell('shoal fleet drain all');
       for (const { port } of stage.workers)
@@ -89,9 +76,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   9: {
-    shorten: 30,
-    status: /paused/,
-    page: /embed-tiny-random is paused, 20 jobs wait/,
     async begin(stage) {
       await stage.shell('shoal queue pause');
       await stage.addJobs(20);
@@ -99,15 +83,11 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   10: {
-    shorten: 10,
     stage: { workers: 0 },
-    status: /no worker/,
-    page: /no worker serves embed-tiny-random, 3 jobs wait/,
     begin: async (stage) => void (await stage.addJobs(3)),
     check: answers,
   },
   11: {
-    shorten: 10,
     async begin(stage) {
       await stage.addJobs(150, {
         tenant: 'loud',
@@ -118,7 +98,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   12: {
-    shorten: 4,
     async begin(stage) {
       for (const worker of stage.workers) {
         worker.environment = { SHOAL_FAULT_TOKEN: String(await deadlyToken()) };
@@ -140,7 +119,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   13: {
-    shorten: 10,
     async begin(stage) {
       await stage.server.command('SETRANGE', 'somebody-else', String(120 * 2 ** 20), 'x');
       await stage.addJobs(20).catch(() => undefined); // a full server refuses it
@@ -148,7 +126,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   14: {
-    shorten: 10,
     async begin(stage) {
       const worker = stage.workers[0]!;
       await stage.kill(worker, 'SIGTERM');
@@ -163,7 +140,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   15: {
-    shorten: 10,
     async begin(stage) {
       const worker = stage.workers[0]!;
       await stage.kill(worker, 'SIGTERM');
@@ -187,7 +163,6 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     mend: async (stage) => void (await stage.server.command('ACL', 'SETUSER', 'small', '+info')),
   },
   16: {
-    shorten: 4,
     async begin(stage) {
       await stage.addJobs(100);
       for (const worker of stage.workers) await stage.restart(worker);
@@ -196,14 +171,13 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
     check: answers,
   },
   17: {
-    shorten: 30,
     begin: async (stage) => void (await stage.addJobs(5, { v: 99 })),
     // what a newer worker would take
     async mend(stage) {
       for (const job of await stage.queue.getDelayed()) await job.remove();
     },
   },
-  18: { shorten: 30, users: [200, 503], begin: (stage) => stage.server.kill9(), check: answers },
+  18: { users: [200, 503], begin: (stage) => stage.server.kill9(), check: answers },
 };
 
 /** Jobs go through, and none has failed. */

@@ -1,12 +1,10 @@
 // One drill from an empty folder to silence: the fleet is up and nothing fires; the fault; exactly the expected alerts;
-// what `fleet status` says; the commands of the runbook; nothing fires, and jobs go through.
+// what `fleet status` and the fleet page say; the commands of the runbook; nothing fires, and jobs go through.
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { noLog } from '@shoal/core';
-import { FleetSurvey } from '@shoal/queue';
-import { FleetReader } from '../../apps/dashboard/src/fleet/fleet-reading.ts';
-import { noticesOf } from '../../apps/dashboard/src/fleet/notices.ts';
+import { createDashboard, type Dashboard } from '../../apps/dashboard/src/dashboard.ts';
 import { alertsOf, readGroups, runbookOf } from '../watch/rules-file.ts';
 import { commandsIn } from '../watch/runbook.ts';
 import type { DrillPlan } from './drill-list.ts';
@@ -29,7 +27,7 @@ export interface DrillTools {
 
 /** Throws with what was expected and what was found. */
 export async function runDrill(
-  { number, title, alerts, cure }: DrillPlan,
+  { number, title, alerts, cure, shorten, status, page }: DrillPlan,
   fault: Fault,
   { prometheus, say }: DrillTools,
 ): Promise<DrillResult> {
@@ -37,9 +35,10 @@ export async function runDrill(
   const stage = await Stage.open({ workers: 2, ...fault.stage, http: fault.users !== undefined });
   let watcher: Watcher | undefined;
   let users: Users | undefined;
+  let dashboard: Dashboard | undefined;
   try {
     watcher = await Watcher.start(prometheus, join(stage.box.root, 'prometheus'), {
-      shorten: fault.shorten,
+      shorten,
       targets: [
         { job: 'shoal-worker', addresses: stage.workers.map(({ port }) => `127.0.0.1:${port}`) },
         { job: 'shoal-exporter', addresses: [`127.0.0.1:${stage.exporterPort}`] },
@@ -47,6 +46,13 @@ export async function runDrill(
       ],
     });
     const { seen, firing, fired } = bound(watcher);
+    dashboard = await createDashboard({
+      redisUrl: stage.server.url,
+      prefix: PREFIX,
+      host: '127.0.0.1',
+      port: 0,
+      log: noLog,
+    });
     await until('Prometheus sees all processes', seen);
     say(`${number}: ${title}`);
     if (stage.httpPort !== undefined) users = new Users(`http://127.0.0.1:${stage.httpPort}`, MODEL);
@@ -58,12 +64,16 @@ export async function runDrill(
       });
     }
     const raisedAfterS = seconds(begunMs);
-    const status = expected.length === 0 ? undefined : await look(stage, fault.status);
-    if (fault.page !== undefined) say(`${number}:   the page: ${await onPage(stage, fault.page)}`);
+    const tell = async (): Promise<void> => {
+      say(`${number}:   fleet status: ${await told('fleet status', status, () => statusLines(stage))}`);
+      say(`${number}:   fleet page: ${await told('the fleet page', page, () => pageLines(dashboard!))}`);
+    };
+    if (expected.length > 0) await tell();
     for (const command of new Set(alerts.flatMap((alert) => commandsOf(alert, 'look'))))
       say(`${number}:   $ ${command}\n${await looked(stage, command)}`);
     // nothing else may come: whatever it is, it would be there by then
-    await pause(longestForS(fault.shorten) + SLACK_S);
+    await pause(longestForS(shorten) + SLACK_S);
+    if (expected.length === 0) await tell();
     const cureMs = Date.now();
     await fault.mend?.(stage);
     if (cure !== undefined)
@@ -81,11 +91,12 @@ export async function runDrill(
       raised,
       ...(expected.length === 0 ? {} : { raisedAfterS }),
       goneAfterS,
-      ...(status === undefined ? {} : { status }),
+      isSaid: true,
       ...(felt === undefined ? {} : { users: felt }),
     };
   } finally {
-    await Promise.all([watcher?.stop(), stage.close()]);
+    await Promise.all([watcher?.stop(), dashboard?.stop()]);
+    await stage.close();
     await users?.stop();
   }
 }
@@ -116,36 +127,54 @@ export async function looked(
   } catch (error) {
     const { code, stdout = '', stderr = '' } = error as { code?: unknown; stdout?: string; stderr?: string };
     if (code === 2 || code === 127) throw error;
-    return `${stdout}${stderr}(exit code ${String(code)})`;
+    return `${stdout}${stderr.trimEnd()}\n(exit code ${String(code)})`;
   }
 }
 
-/** The line of `fleet status` that says it. */
-async function look(stage: Stage, says: RegExp | undefined): Promise<string | undefined> {
-  if (says === undefined) return undefined;
-  const lines = (await stage.shell('shoal fleet status')).split('\n');
-  const found = lines.filter((said) => says.test(said));
-  const line = found.find((said) => said.startsWith('!')) ?? found[0];
-  if (line === undefined) throw new Error(`fleet status does not say ${says}: ${lines.join(' | ')}`);
-  // of a warning all, of a worker its name and state
-  const words = line.trim().split(/\s+/);
-  return (line.startsWith('!') ? words : words.slice(0, 2)).join(' ');
+/** Executors that were lost are told ten seconds late, and a server that is frozen is noticed after twenty. */
+const TOLD_WITHIN_S = 120;
+
+/** What is told that has these words, or that nothing needs somebody where there are none. Throws where it is not told. */
+async function told(who: string, words: readonly string[], lines: () => Promise<readonly string[]>): Promise<string> {
+  let last: readonly string[] = [];
+  let found: string | undefined;
+  const isTold = async (): Promise<boolean> => {
+    last = await lines();
+    found =
+      words.length === 0
+        ? last.find((line) => line === '')
+        : last.find((line) => words.every((word) => line.includes(word)));
+    return found !== undefined;
+  };
+  const what = words.length === 0 ? 'that nothing needs somebody' : words.join(' … ');
+  await until(`${who} says ${what}`, isTold, TOLD_WITHIN_S).catch((error: Error) => {
+    throw new Error(`${error.message}; it says ${last.join(' | ')}`);
+  });
+  return found === '' ? 'nothing needs anybody' : found!;
 }
 
-/** What the fleet page says of it. */
-async function onPage(stage: Stage, says: RegExp): Promise<string> {
-  const address = { redisUrl: stage.server.url, prefix: PREFIX, log: noLog };
-  const survey = await FleetSurvey.connect(address);
-  const reader = new FleetReader({ survey, ...address });
-  try {
-    const names = (await survey.read()).queues.map(({ queue }) => queue);
-    const notices = noticesOf(await reader.read(names)).map(({ text }) => text);
-    const found = notices.find((text) => says.test(text));
-    if (found === undefined) throw new Error(`the fleet page does not say ${says}: ${notices.join(' | ')}`);
-    return found;
-  } finally {
-    await Promise.all([reader.close(), survey.close()]);
-  }
+/** Every device of a drill is simulated, which is said each time. */
+const NEEDS_SOMEBODY = /^! (?!a trial: )|^\(exit code/;
+
+/** Every line, or why it could not be asked; '' where it could and no line is about what needs somebody. */
+async function statusLines(stage: Stage): Promise<readonly string[]> {
+  const lines = (await looked(stage, 'shoal fleet status')).split('\n').filter((line) => line !== '');
+  return lines.some((line) => NEEDS_SOMEBODY.test(line)) ? lines : [...lines, ''];
+}
+
+/** Every notice, what is said of workers, or why there is no page; '' where nothing needs anybody. */
+async function pageLines({ url }: Dashboard): Promise<readonly string[]> {
+  const response = await fetch(url, { signal: AbortSignal.timeout(20_000) });
+  const items = (await response.text()).split(/<(?:li|p)\b[^>]*>/);
+  const lines = items
+    .map((item) =>
+      item
+        .replaceAll(/<[^>]*>/g, '')
+        .replaceAll(/\s+/g, ' ')
+        .trim(),
+    )
+    .filter((line) => line !== '');
+  return lines.some((line) => line.startsWith('Nothing needs anybody')) ? [...lines, ''] : lines;
 }
 
 /** Seconds of the longest `for` that is shorter than ten minutes: longer ones are for what nobody heals. */

@@ -81,6 +81,22 @@ test('every command of a runbook names programs, units and variables that there 
   ).toEqual([]);
 });
 
+test('what fleet status, the fleet page and drills name as a runbook is one', () => {
+  const tellers = [
+    'apps/cli/src/commands/fleet.ts',
+    'apps/dashboard/src/fleet/notices.ts',
+    'tools/drills/drill-list.ts',
+  ];
+  const named = tellers.map((path) => {
+    const text = readFileSync(join(ROOT, path), 'utf8');
+    return [...text.matchAll(/see\('([\w-]+)'\)|runbook: '([\w-]+)'|docs\/runbooks\/([\w-]+)\.md/g)].map(
+      ([, ofStatus, ofPage, ofDrill]) => `${ofStatus ?? ofPage ?? ofDrill}.md`,
+    );
+  });
+  for (const names of named) expect(names.length).toBeGreaterThan(4);
+  expect(named.flat().filter((name) => !PAGES.has(name))).toEqual([]);
+});
+
 test('a command that is not executed on a well fleet is the cure of a drill', () => {
   const cured = new Set(
     DRILL_PLANS.flatMap(({ cure }) =>

@@ -2,6 +2,7 @@
 // need somebody, and what the stream tells. chromium.test.ts looks at it.
 
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { keySpace } from '@shoal/contract';
 import { noLog } from '@shoal/core';
 import { Quarantine } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
@@ -54,7 +55,7 @@ test('workers with what they are, hold, ran and lost', async () => {
   await fleet.add({ workerId: 'gpu-07-cuda0-00000001', rate: () => 12_000, events, facts: { card } });
   const { text } = await get('/');
   for (const words of [
-    'Nothing needs anybody: 1 worker, 1 queue',
+    'Look: gpu-07-cuda0-00000001 lost its executor 2 times in ten minutes: killed by SIGKILL. docs/runbooks/executor-losses.md',
     'ready It claims',
     'cuda:0, fp16',
     'minilm@c9745ed1d9f2',
@@ -102,6 +103,25 @@ test('a worker that died without a word is shown as dead; one that has a success
     /Act: lost-00000001 \(cuda:0 on gpu-07\) of embed-minilm died without a word, last heard of \d+ s ago/,
   );
   expect(text).toMatch(/Look: again-00000001 .* again-00000002 took its place/);
+});
+
+test('executors lost more often than the alert allows, who left in order, and parked jobs are told', async () => {
+  await fleet.add({
+    workerId: 'one-00000001',
+    rate: () => 10,
+    events: { 'lost killed by SIGKILL': 3, 'lost exit code 1': 1 },
+  });
+  await fleet.add({ workerId: 'left-00000001', rate: () => 10, diedSecondsAgo: 60, hasLeft: true });
+  await fleet.add({ workerId: 'back-00000001', rate: () => 10, diedSecondsAgo: 60, hasLeft: true });
+  await fleet.add({ workerId: 'back-00000002', rate: () => 10 });
+  await fleet.queue().add('embed', { v: 99 }, { jobId: 'newer', delay: 60_000 });
+  await server.command('ZADD', keySpace(PREFIX).parked(QUEUE), 99, 'newer');
+  const { text } = await get('/');
+  expect(text).toContain(
+    'Act: one-00000001 lost its executor 4 times in ten minutes: 3 × killed by SIGKILL, 1 × exit code 1. docs/runbooks/executor-losses.md',
+  );
+  expect(text).toContain('Look: 1 job of embed-minilm is parked: newer (version 99) than what the workers');
+  expect(text).toMatch(/nobody of the same name is back: left-00000001 \d+ s ago\./);
 });
 
 test('a braked worker is shown with why, and needs somebody', async () => {

@@ -20,7 +20,7 @@ export {
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
 export { QueueLook, whyOfJob, type JobAnswer, type QueueLookOptions } from './look/queue-look.ts';
-export { countWaiting, readTenants, type TenantLoad, type Tenants } from './look/tenants.ts';
+export { readTenants, type TenantLoad, type Tenants } from './look/tenants.ts';
 export { whyJob, whyUnknown, type JobSighting, type SightedState, type SeenWorker } from './look/why-job.ts';
 export { knownQueues, mainLanes } from './lanes/known-queues.ts';
 export { orderWaiting, type FairOrderOptions, type WaitingOrder } from './worker/fair-order.ts';
@@ -64,7 +64,8 @@ export {
 export { findWrongKeys, isWrongType, queueDamaged, type QueuePlace, type WrongKey } from './upkeep/queue-keys.ts';
 export { findJobs, type FindJobsLimits, type FoundJob, type FoundJobs } from './upkeep/find-jobs.ts';
 export { repairQueue, type RepairOptions, type RepairReport } from './upkeep/repair.ts';
-export { Quarantine, quarantineQueue, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
+export { Quarantine, type QuarantineOptions, type QuarantinedJob } from './upkeep/quarantine.ts';
+export { quarantineQueue } from './lanes/quarantine-queue.ts';
 export { defaultWorkerName } from './worker/worker-identity.ts';
 export { checkServer, type ServerFacts, type ServerReport } from './redis/server-check.ts';
 export { readServerHealth, type ReplicaHealth, type ServerHealth } from './redis/server-health.ts';
@@ -88,6 +89,17 @@ export {
   type StartingFacts,
   type ServerClock,
 } from './lanes/worker-presence.ts';
+export {
+  LATELY_MS,
+  latelyOf,
+  lossesIn,
+  readLately,
+  successorOf,
+  type AbsentWorker,
+  type ExecutorLosses,
+  type Lately,
+  type LatelyRead,
+} from './lanes/fleet-lately.ts';
 export {
   readHistory,
   workersWithHistory,

@@ -2,11 +2,11 @@
 // queues and one of workers. A queue that cannot be read is named with why, and the others are shown.
 
 import { ShoalError } from '@shoal/contract';
-import { Fleet, QueueAdmin, QueueLook, totalOf, type FleetView, type QueueCounts } from '@shoal/queue';
+import { Fleet, QueueAdmin, QueueLook, readLately, totalOf, type FleetView, type QueueCounts } from '@shoal/queue';
 import { withRunningServer, type RunningQueue } from '../processes/running-queue.ts';
 import { table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
-import { describeWorkers, warningsOf, type FleetFlags } from './fleet.ts';
+import { describeWorkers, latelyIn, leftOf, unlooked, warningsOf, type FleetFlags } from './fleet.ts';
 import { describe as describeCounts, type QueueFlags } from './queue.ts';
 
 interface Read<Value> {
@@ -23,16 +23,23 @@ interface ReadAll<Value> {
 const AT_ONCE = 8;
 
 export async function statusOfAll(terminal: Terminal, flags: FleetFlags): Promise<void> {
-  await overAll(terminal, flags, readFleet, async ({ read, problems }) => {
+  await overAll(terminal, flags, readFleet, async ({ read: views, problems }, server) => {
+    const lately = await readLately(server);
+    const read = views.map(({ queue, value }) => ({ queue, value: { ...value, ...latelyIn(value, lately) } }));
     const warnings = read.flatMap(({ queue, value }) => warningsOf(value).map((warning) => ({ queue, warning })));
     if (flags.json === true) {
       const queues = read.map(({ queue, value }) => ({ queue, ...value, warnings: warningsOf(value) }));
       return print(terminal, `${JSON.stringify({ queues, problems }, null, 1)}\n`);
     }
     await print(terminal, describeAll(read));
+    for (const { queue, value } of read) {
+      const left = leftOf(value);
+      if (left !== '') await print(terminal, `${queue}: ${left}`);
+    }
     for (const { queue, warning } of warnings)
       await print(terminal, `! ${warning.includes(queue) ? '' : `${queue}: `}${warning}\n`);
     for (const { queue, problem } of problems) await print(terminal, `! ${queue}: ${problem}\n`);
+    for (const warning of unlooked(lately)) await print(terminal, `! ${warning}\n`);
   });
 }
 
@@ -51,7 +58,7 @@ async function overAll<Value>(
   terminal: Terminal,
   flags: QueueFlags,
   readOne: (place: RunningQueue) => Promise<Value>,
-  show: (all: ReadAll<Value>) => Promise<void>,
+  show: (all: ReadAll<Value>, server: Omit<RunningQueue, 'queue'>) => Promise<void>,
 ): Promise<void> {
   if (flags.queue !== undefined)
     throw new ShoalError('USAGE', '--all is about every queue of the prefix, --queue about one: say one of both');
@@ -62,7 +69,7 @@ async function overAll<Value>(
       queues.map((queue) => ({ ...server, queue })),
       readOne,
     );
-    await show(all);
+    await show(all, server);
     if (flags.quiet === true || flags.json === true) return;
     if (queues.length === 0) say(terminal, `there are no queues under the prefix ${server.prefix}`);
   });
@@ -107,13 +114,14 @@ const QUEUE_HEAD = [
   'DELAYED',
   'PARKED',
   'FAILED',
+  'QUARANTINED',
   'OLDEST INTERACTIVE',
   'OLDEST BULK',
   'WORKERS',
 ];
 
 function describeAll(read: readonly Read<FleetView>[]): string {
-  const queues = read.map(({ queue, value: { lanes, workers, starting } }) => {
+  const queues = read.map(({ queue, value: { lanes, workers, starting, quarantined } }) => {
     const both = Object.values(lanes);
     const sum = (count: (lane: FleetView['lanes']['main']) => number): string =>
       both.reduce((total, lane) => total + count(lane), 0).toLocaleString('en');
@@ -129,6 +137,7 @@ function describeAll(read: readonly Read<FleetView>[]): string {
       sum((lane) => lane.delayed),
       sum((lane) => totalOf(lane.parked)),
       sum((lane) => lane.failed),
+      (quarantined ?? 0).toLocaleString('en'),
       oldest('interactive'),
       oldest('bulk'),
       [...byState].map(([state, some]) => `${some.length} ${state}`).join(', ') || 'none',

@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { SIMILARITY_QUEUE, cpuQueue, mainQueue, type Lane } from '@shoal/contract';
+import { SIMILARITY_QUEUE, cpuQueue, keySpace, mainQueue, type Lane } from '@shoal/contract';
 import type { WorkerFacts } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
-import { WorkerPresence, type FleetView, type LaneDepth, type LiveWorker } from '@shoal/queue';
+import { WorkerPresence, type AbsentWorker, type FleetView, type LaneDepth, type LiveWorker } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
-import { describe as describeFleet, warningsOf } from './fleet.ts';
+import { describe as describeFleet, leftOf, warningsOf, type StatusSeen } from './fleet.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
 
 const SIMILARITY = {
@@ -58,15 +58,26 @@ const worker = (workerId: string, lanes: readonly Lane[], more: Partial<LiveWork
   ...more,
 });
 
-function view(more: Partial<FleetView> = {}, main: Partial<LaneDepth> = {}, cpu: Partial<LaneDepth> = {}): FleetView {
+function view(more: Partial<StatusSeen> = {}, main: Partial<LaneDepth> = {}, cpu: Partial<LaneDepth> = {}): StatusSeen {
   return {
     lanes: { main: depth('embed-x', main), cpu: depth('embed-x-cpu', cpu) },
     workers: [worker('gpu-1', ['main']), worker('cpu-1', ['main', 'cpu'])],
     starting: [],
     isAllDrained: false,
+    losses: [],
+    absent: [],
     ...more,
   };
 }
+
+const absent = (workerId: string, more: Partial<AbsentWorker> = {}): AbsentWorker => ({
+  workerId,
+  owner: { queue: 'embed-x', device: 'cuda:0', host: 'h' },
+  lastMs: NOW_MS - 40_000,
+  hasLeft: false,
+  successor: undefined,
+  ...more,
+});
 
 describe('what stands in the way is said', () => {
   test('nothing, on a fleet that is well', () => {
@@ -74,7 +85,7 @@ describe('what stands in the way is said', () => {
     expect(warningsOf(view({ workers: [] }))).toEqual([]);
   });
 
-  test.each<[string, FleetView, string]>([
+  test.each<[string, StatusSeen, string]>([
     [
       'a CPU lane without a worker',
       view({ workers: [worker('gpu-1', ['main'])] }, { handedOver: 12 }, { waiting: 12 }),
@@ -83,7 +94,7 @@ describe('what stands in the way is said', () => {
     [
       'a main lane without a worker',
       view({ workers: [worker('cpu-1', ['cpu'])] }, { waiting: 1 }),
-      'the main lane has 1 job and no worker serves it',
+      'the main lane has 1 job and no worker serves it; start one with shoal worker (docs/runbooks/nobody-serves.md)',
     ],
     [
       'a drained worker',
@@ -93,14 +104,15 @@ describe('what stands in the way is said', () => {
     [
       'a paused queue',
       view({}, { isPaused: true, waiting: 4 }),
-      'embed-x is paused: nothing is claimed, 4 jobs wait; shoal queue resume --queue embed-x lets it go on',
+      'embed-x is paused: nothing is claimed, 4 jobs wait; shoal queue resume --queue embed-x lets it go on ' +
+        '(docs/runbooks/queue-paused.md)',
     ],
     [
       'workers that are braked',
       view({
         workers: ['gpu-1', 'gpu-2'].map((id) => worker(id, ['main'], { state: 'braked', reason: 'results fill it' })),
       }),
-      'braked: gpu-1, gpu-2: results fill it',
+      'braked: gpu-1, gpu-2: results fill it; fetch results, or give the server memory (docs/runbooks/claiming-braked.md)',
     ],
     [
       'a worker whose executor died',
@@ -110,7 +122,48 @@ describe('what stands in the way is said', () => {
     [
       'a fleet that is drained as a whole',
       view({ workers: [], isAllDrained: true }),
-      'all workers are drained, those that start later too; shoal fleet resume all lets them claim again',
+      'all workers are drained, those that start later too; shoal fleet resume all lets them claim again ' +
+        '(docs/runbooks/all-drained.md)',
+    ],
+    [
+      'executors that were lost again and again',
+      view({ losses: [{ workerId: 'gpu-1', count: 6, reasons: [{ reason: 'killed by SIGKILL', count: 6 }] }] }),
+      'gpu-1 lost its executor 6 times in the last ten minutes (killed by SIGKILL); what ran there ran again ' +
+        '(docs/runbooks/executor-losses.md)',
+    ],
+    [
+      'an executor that was lost for several reasons',
+      view({
+        losses: [
+          {
+            workerId: 'gpu-1',
+            count: 3,
+            reasons: [
+              { reason: 'exit code 1', count: 2 },
+              { reason: 'silent', count: 1 },
+            ],
+          },
+        ],
+      }),
+      'gpu-1 lost its executor 3 times in the last ten minutes (2 × exit code 1, 1 × silent); what ran there ran ' +
+        'again (docs/runbooks/executor-losses.md)',
+    ],
+    [
+      'a worker that died without a word',
+      view({ absent: [absent('gpu-9')], atMs: NOW_MS }),
+      'gpu-9 (cuda:0 on h) died without a word, last heard of 40s ago; what it had claimed goes to others; start it ' +
+        'again (docs/runbooks/worker-down.md)',
+    ],
+    [
+      'a dead worker that has a successor',
+      view({ absent: [absent('gpu-1-00000001', { successor: 'gpu-1-00000002' })], atMs: NOW_MS }),
+      'gpu-1-00000001 (cuda:0 on h) died without a word, last heard of 40s ago; gpu-1-00000002 took its place',
+    ],
+    [
+      'jobs in quarantine',
+      view({ quarantined: 2 }),
+      '2 jobs of embed-x are in quarantine, each killed its executor or seemed to; shoal queue quarantine list --queue ' +
+        'embed-x shows them, shoal queue quarantine return ID --queue embed-x gives one back (docs/runbooks/quarantined.md)',
     ],
     [
       'a trial',
@@ -123,6 +176,21 @@ describe('what stands in the way is said', () => {
       '2 jobs handed over without a child in the CPU lane; if this stays so, shoal queue repair brings them back',
     ],
   ])('%s', (_, seen, warning) => expect(warningsOf(seen)).toEqual([warning]));
+});
+
+test('who left in order and is not back is named, and is nothing that needs somebody', () => {
+  const seen = view({
+    absent: [
+      absent('gpu-8', { hasLeft: true, lastMs: NOW_MS - 300_000 }),
+      absent('gpu-7', { hasLeft: true, successor: 'x' }),
+    ],
+    atMs: NOW_MS,
+  });
+  expect(leftOf(seen)).toBe(
+    'left in order in the last ten minutes, and nobody of the same name is back: gpu-8 5m ago\n',
+  );
+  expect(warningsOf(seen)).toEqual([]);
+  expect(leftOf(view())).toBe('');
 });
 
 test('a table shows lanes, workers and break-even backlogs', () => {
@@ -214,6 +282,38 @@ describe('the command', () => {
         stderr: expect.stringContaining('It must be the name of a queue, which is not empty and has no ":"'),
       });
     await presence.stop();
+  });
+
+  test('says what lies in quarantine, who lost executors and who died, of its own queue and of all', async () => {
+    const history = keySpace('{shoal}').history('dead-1');
+    const step = {
+      queue: mainQueue('x'),
+      device: 'cuda:0',
+      host: 'h',
+      ms: 10_000,
+      events: { 'lost killed by SIGKILL': 5 },
+    };
+    await server.command('XADD', history, '*', 'step', JSON.stringify(step));
+    await server.command('RPUSH', `{shoal}:${mainQueue('x')}-quarantine:wait`, 'poison');
+    await server.command('SADD', keySpace('{shoal}').queues(), mainQueue('x'), mainQueue('y'));
+    const words = [
+      'dead-1 lost its executor 5 times in the last ten minutes (killed by SIGKILL)',
+      'dead-1 (cuda:0 on h) died without a word',
+      '1 job of embed-x is in quarantine',
+    ];
+    const { stdout } = await run('status');
+    for (const said of words) expect(stdout).toContain(said);
+    expect(JSON.parse((await run('status', '--json')).stdout)).toMatchObject({
+      quarantined: 1,
+      losses: [{ workerId: 'dead-1', count: 5, reasons: [{ reason: 'killed by SIGKILL', count: 5 }] }],
+      absent: [{ workerId: 'dead-1', hasLeft: false }],
+      warnings: expect.arrayContaining(words.map((said) => expect.stringContaining(said))),
+    });
+    expect((await run('status', '--queue', mainQueue('y'))).stdout).not.toContain('dead-1');
+    const all = (await sandbox.run(['fleet', 'status', '--all', '--redis-url', server.url])).stdout;
+    expect(all.split('dead-1 lost its executor')).toHaveLength(2);
+    for (const said of words) expect(all).toContain(said);
+    await server.command('DEL', history, `{shoal}:${mainQueue('x')}-quarantine:wait`);
   });
 
   test('knows the queue of similarity jobs by its name', async () => {

@@ -4,7 +4,20 @@
 import { ShoalError } from '@shoal/contract';
 import { LENGTH_CLASSES, type ByLength } from '@shoal/core';
 import type { LedgerFacts, SimilarityFacts } from '@shoal/core/similarity';
-import { Fleet, isSimulated, totalOf, type FleetView, type LiveWorker, type ParkedJobs } from '@shoal/queue';
+import {
+  Fleet,
+  isSimulated,
+  latelyOf,
+  readLately,
+  totalOf,
+  type AbsentWorker,
+  type ExecutorLosses,
+  type FleetView,
+  type Lately,
+  type LatelyRead,
+  type LiveWorker,
+  type ParkedJobs,
+} from '@shoal/queue';
 import { audited } from '../processes/audited.ts';
 import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { table } from '../table.ts';
@@ -24,12 +37,32 @@ export interface StatusFlags extends FleetFlags {
 
 export async function status(terminal: Terminal, flags: StatusFlags): Promise<void> {
   if (flags.all === true) return (await import('./all-queues.ts')).statusOfAll(terminal, flags);
-  await withFleet(terminal, flags, async (fleet) => {
-    const view = await fleet.read();
-    const warnings = warningsOf(view);
-    if (flags.json === true) return print(terminal, `${JSON.stringify({ ...view, warnings }, null, 1)}\n`);
-    await print(terminal, `${describe(view)}${warnings.map((warning) => `! ${warning}\n`).join('')}`);
+  await withFleet(terminal, flags, async (fleet, place) => {
+    const [view, lately] = await Promise.all([fleet.read(), readLately(place)]);
+    const seen = { ...view, ...latelyIn(view, lately) };
+    const warnings = [...warningsOf(seen), ...unlooked(lately)];
+    if (flags.json === true) return print(terminal, `${JSON.stringify({ ...seen, warnings }, null, 1)}\n`);
+    await print(terminal, `${describe(view)}${leftOf(seen)}${warnings.map((warning) => `! ${warning}\n`).join('')}`);
   });
+}
+
+/** What happened to workers of this queue in the last ten minutes. */
+export function latelyIn({ workers, lanes }: FleetView, { histories }: LatelyRead): Lately {
+  const live = workers.map(({ workerId }) => workerId);
+  return latelyOf(histories, live, lanes.main.queue);
+}
+
+/** Said once, of however many queues. */
+export function unlooked({ isWhole }: LatelyRead): string[] {
+  return isWhole ? [] : ['the server has more than a million keys: not every worker that died was looked for'];
+}
+
+/** Those that left in order and are not back: nothing is wrong with that, and it may be what somebody looks for. */
+export function leftOf({ absent, atMs = 0 }: StatusSeen): string {
+  const left = absent.filter(({ hasLeft, successor }) => hasLeft && successor === undefined);
+  if (left.length === 0) return '';
+  const named = left.map(({ workerId, lastMs }) => `${workerId} ${age(Math.max(0, atMs - lastMs))} ago`);
+  return `left in order in the last ten minutes, and nobody of the same name is back: ${named.join(', ')}\n`;
 }
 
 export async function drain(terminal: Terminal, which: string, flags: FleetFlags): Promise<void> {
@@ -100,8 +133,13 @@ function told(workerIds: readonly string[]): string {
   return `${workerIds.length} worker${workerIds.length === 1 ? ' is' : 's are'} told (${workerIds.join(', ')})`;
 }
 
-/** What a person should know who only looked at numbers. */
-export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: FleetView): string[] {
+/** A fleet as it is, and what happened in it lately. */
+export type StatusSeen = FleetView & Lately;
+
+/** What a person should know who only looked at numbers, and what to do. */
+export function warningsOf(seen: StatusSeen): string[] {
+  const { lanes, workers, isAllDrained, quarantined = 0, losses, absent, atMs = 0 } = seen;
+  const { main, cpu } = lanes;
   const serving = (lane: 'main' | 'cpu'): LiveWorker[] =>
     workers.filter((worker) => worker.lanes.includes(lane) && !worker.isDrained);
   const inState = (state: LiveWorker['state']): LiveWorker[] => workers.filter((worker) => worker.state === state);
@@ -115,19 +153,25 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
       ? [`the CPU lane has ${jobs(cpu.waiting)} and no CPU worker; start one with shoal worker --device cpu`]
       : []),
     ...(main.waiting > 0 && serving('main').length === 0
-      ? [`the main lane has ${jobs(main.waiting)} and no worker serves it`]
+      ? [
+          `the main lane has ${jobs(main.waiting)} and no worker serves it; start one with shoal worker ` +
+            see('nobody-serves'),
+        ]
       : []),
     ...[main, cpu].flatMap(({ queue, parked }) => tooNew(queue, parked)),
     ...[main, cpu].flatMap(({ queue, isPaused, waiting }) =>
       isPaused && (queue === main.queue || waiting > 0)
         ? [
             `${queue} is paused: nothing is claimed, ${jobs(waiting)} wait${waiting === 1 ? 's' : ''}; shoal queue resume ` +
-              `--queue ${main.queue} lets it go on`,
+              `--queue ${main.queue} lets it go on ${see('queue-paused')}`,
           ]
         : [],
     ),
     ...(isAllDrained
-      ? ['all workers are drained, those that start later too; shoal fleet resume all lets them claim again']
+      ? [
+          'all workers are drained, those that start later too; shoal fleet resume all lets them claim again ' +
+            see('all-drained'),
+        ]
       : []),
     ...(!isAllDrained && drained.length > 0
       ? [
@@ -136,9 +180,14 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
         ]
       : []),
     ...[...Map.groupBy(inState('braked'), ({ reason }) => reason)].map(
-      ([reason, braked]) => `braked: ${braked.map(({ workerId }) => workerId).join(', ')}: ${reason}`,
+      ([reason, braked]) =>
+        `braked: ${braked.map(({ workerId }) => workerId).join(', ')}: ${reason}; fetch results, or give the server ` +
+        `memory ${see('claiming-braked')}`,
     ),
     ...inState('starting').map(({ workerId, reason }) => `${workerId} runs nothing now: ${reason}`),
+    ...losses.map(lostExecutors),
+    ...absent.filter(({ hasLeft }) => !hasLeft).map((dead) => died(dead, atMs)),
+    ...(quarantined > 0 ? [inQuarantine(main.queue, quarantined)] : []),
     ...(simulations.length === 0 || main.queue.endsWith('-sim')
       ? []
       : [`a trial: simulated is ${simulations.join(', ')}; vectors of this queue are not those of the model`]),
@@ -154,6 +203,33 @@ export function warningsOf({ lanes: { main, cpu }, workers, isAllDrained }: Flee
         ]
       : []),
   ];
+}
+
+function lostExecutors({ workerId, count, reasons }: ExecutorLosses): string {
+  const to = reasons.map(({ reason, count: times }) => (reasons.length === 1 ? reason : `${times} × ${reason}`));
+  return (
+    `${workerId} lost its executor ${count === 1 ? 'once' : `${count} times`} in the last ten minutes (${to.join(', ')}); what ` +
+    `ran there ran again ${see('executor-losses')}`
+  );
+}
+
+function died({ workerId, owner: { device, host }, lastMs, successor }: AbsentWorker, atMs: number): string {
+  const what = `${workerId} (${device} on ${host}) died without a word, last heard of ${age(Math.max(0, atMs - lastMs))} ago`;
+  return successor === undefined
+    ? `${what}; what it had claimed goes to others; start it again ${see('worker-down')}`
+    : `${what}; ${successor} took its place`;
+}
+
+function inQuarantine(queue: string, quarantined: number): string {
+  return (
+    `${jobs(quarantined)} of ${queue} ${quarantined === 1 ? 'is' : 'are'} in quarantine, each killed its executor or seemed to; ` +
+    `shoal queue quarantine list --queue ${queue} shows them, shoal queue quarantine return ID --queue ${queue} gives ` +
+    `one back ${see('quarantined')}`
+  );
+}
+
+function see(runbook: string): string {
+  return `(docs/runbooks/${runbook}.md)`;
 }
 
 /** Of jobs that no worker here can read. */

@@ -3,15 +3,7 @@
 
 import { statfs } from 'node:fs/promises';
 import { redactText, type Settings } from '@shoal/core';
-import {
-  Fleet,
-  countWaiting,
-  knownQueues,
-  quarantineQueue,
-  readAdmission,
-  readServerHealth,
-  type Redis,
-} from '@shoal/queue';
+import { Fleet, knownQueues, readAdmission, readServerHealth, type Redis } from '@shoal/queue';
 import type { Finding } from '@shoal/worker';
 import { checkFleet, type QueueSeen } from './fleet-checks.ts';
 import { checkServerHealth, type ServerChecked } from './server-checks.ts';
@@ -83,8 +75,7 @@ async function readQueues({
   for (const queue of names.slice(0, MOST_QUEUES)) {
     const fleet = await Fleet.connect({ redisUrl, prefix, queue });
     try {
-      const quarantined = await countWaiting(connection, { prefix, queue: quarantineQueue(queue) });
-      queues.push({ queue, view: await fleet.read(), quarantined });
+      queues.push({ queue, view: await fleet.read() });
     } finally {
       await fleet.close();
     }

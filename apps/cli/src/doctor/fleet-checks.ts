@@ -7,7 +7,6 @@ import { ok } from './server-checks.ts';
 export interface QueueSeen {
   readonly queue: string;
   readonly view: FleetView;
-  readonly quarantined: number;
 }
 
 export interface FleetFacts {
@@ -106,8 +105,8 @@ export const FLEET_CHECKS: readonly Check[] = [
   ({ queues }) =>
     perQueue(
       'quarantine',
-      queues.filter(({ quarantined }) => quarantined > 0),
-      ({ queue, quarantined }) => `${queue} (${quarantined.toLocaleString('en')})`,
+      queues.filter(({ view: { quarantined = 0 } }) => quarantined > 0),
+      ({ queue, view }) => `${queue} (${view.quarantined?.toLocaleString('en')})`,
       { state: 'warning', cure: 'shoal queue quarantine list --queue NAME, then return or drop' },
     ),
   ({ queues }) =>

@@ -6,12 +6,14 @@ import { cpuLaneOf } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import {
   Fleet,
+  LATELY_MS,
   QueueAdmin,
   closeConnection,
   mainLanes,
   openConnection,
   readHistory,
   readTenants,
+  successorOf,
   workersWithHistory,
   type FleetSurvey,
   type FleetSurveyed,
@@ -51,9 +53,11 @@ export interface FleetReading {
   readonly histories: ReadonlyMap<string, WorkerHistory>;
   /** Workers that died without a word in the last ten minutes. */
   readonly gone: readonly WorkerHistory[];
+  /** Workers that left in order in that time and have no successor. */
+  readonly left: readonly WorkerHistory[];
 }
 
-export const HISTORY_MS = 600_000;
+export const HISTORY_MS = LATELY_MS;
 /** Finding those that died walks over all keys of the server. */
 const LOOK_FOR_DEAD_EVERY_MS = 30_000;
 /** Whose jobs wait is told by the jobs themselves: some 4 ms of the server's time. */
@@ -109,16 +113,15 @@ export class FleetReader {
     );
     const told = read.filter(({ steps }) => steps.length > 0);
     this.known = new Set([...live, ...told.map(({ workerId }) => workerId)]);
+    const absent = told.filter(({ workerId, owner }) => !live.has(workerId) && !unread.has(owner?.queue ?? ''));
     return {
       atMs,
       queues,
       reservedBytes,
       unreadBytes,
       histories: new Map(told.map((history) => [history.workerId, history])),
-      gone: told.filter(
-        ({ workerId, owner, steps }) =>
-          !live.has(workerId) && steps.at(-1)?.isLast === false && !unread.has(owner?.queue ?? ''),
-      ),
+      gone: absent.filter((history) => !hasLeft(history)),
+      left: absent.filter((history) => hasLeft(history) && successorOf(history.workerId, [...live]) === undefined),
     };
   }
 
@@ -186,10 +189,14 @@ export class FleetReader {
 
   private async toldLately(): Promise<Iterable<string>> {
     if (performance.now() < this.lookForDeadMs) return this.known;
-    const found = await workersWithHistory(this.connection, this.options.prefix);
+    const { workerIds } = await workersWithHistory(this.connection, this.options.prefix);
     this.lookForDeadMs = performance.now() + LOOK_FOR_DEAD_EVERY_MS;
-    return found;
+    return workerIds;
   }
+}
+
+function hasLeft({ steps }: WorkerHistory): boolean {
+  return steps.at(-1)?.isLast === true;
 }
 
 /** Jobs of a lane that wait, those among them that wait for their time. */

@@ -7,7 +7,7 @@ import { noticesOf, type Notice } from '../fleet/notices.ts';
 import { waitingIn, type FleetReading, type QueueReading } from '../fleet/fleet-reading.ts';
 import { tenMinutesOf } from '../fleet/ten-minutes.ts';
 import { lineChart } from './charts.ts';
-import { html, type Html } from './html.ts';
+import { html, type Child, type Html } from './html.ts';
 import { page } from './layout.ts';
 import { queueTable } from './queue-table.ts';
 import { amountText, counted, shareText, spanText, timeText } from './words.ts';
@@ -78,10 +78,11 @@ function noticesPart(reading: FleetReading): Html {
   </li>`;
 }
 
-function noticeItem({ isSerious, text, command, link }: Notice): Html {
+function noticeItem({ isSerious, text, command, runbook, link }: Notice): Html {
   return html`<li class="notice ${isSerious && 'serious'}">
     <strong>${isSerious ? 'Act' : 'Look'}:</strong> ${text}. ${command !== undefined && html`<code>${command}</code>`}
     ${link !== undefined && html`<a href="${link.href}">${link.text}</a>`}
+    ${runbook !== undefined && html`<span class="soft">docs/runbooks/${runbook}.md</span>`}
   </li>`;
 }
 
@@ -128,7 +129,17 @@ function workersPart(reading: FleetReading, isOperator: boolean): Html {
   const gone = reading.gone.map((history) => goneCard(history, reading.atMs));
   if (cards.length + starting.length + gone.length === 0)
     return html`<p class="soft">
-      No worker is alive. Start one with <code>shoal worker</code> or <code>shoal up</code>.
-    </p>`;
-  return html`${gone}${starting}${cards}`;
+        No worker is alive. Start one with <code>shoal worker</code> or <code>shoal up</code>.
+      </p>
+      ${leftOf(reading)}`;
+  return html`${gone}${starting}${cards}${leftOf(reading)}`;
+}
+
+/** Nothing is wrong with leaving in order, and it may be what somebody looks for. */
+function leftOf({ left, atMs }: FleetReading): Child {
+  if (left.length === 0) return undefined;
+  const named = left.map(({ workerId, steps }) => `${workerId} ${spanText(atMs - (steps.at(-1)?.atMs ?? atMs))} ago`);
+  return html`<p class="soft">
+    Left in order in the last ten minutes, and nobody of the same name is back: ${named.join(', ')}.
+  </p>`;
 }

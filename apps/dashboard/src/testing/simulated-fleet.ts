@@ -21,6 +21,8 @@ export interface SimulatedWorker {
   readonly events?: Readonly<Record<string, number>>;
   /** Seconds before now at which its history ends; it tells no more then. Left out: it lives. */
   readonly diedSecondsAgo?: number;
+  /** Its last step says that it left in order. */
+  readonly hasLeft?: boolean;
 }
 
 export class SimulatedFleet {
@@ -85,13 +87,20 @@ export class SimulatedFleet {
     rate,
     events = {},
     diedSecondsAgo = 0,
+    hasLeft = false,
   }: SimulatedWorker): Promise<void> {
     if (rate === undefined) return;
     const [seconds] = (await this.server.command('TIME')) as [string];
     const endMs = 1_000 * (Number(seconds) - diedSecondsAgo);
     const { device, host } = factsOf({ workerId, facts: facts ?? {} });
     for (let at = 0; at < 60; at++) {
-      const step = { queue, device, host, ...stepOf(rate(at)), ...(at === 59 ? { events } : {}) };
+      const step = {
+        queue,
+        device,
+        host,
+        ...stepOf(rate(at)),
+        ...(at === 59 ? { events, ...(hasLeft ? { isLast: true } : {}) } : {}),
+      };
       const id = `${endMs - (59 - at) * 10_000}-0`;
       await this.server.command('XADD', keySpace(PREFIX).history(workerId), id, 'step', JSON.stringify(step));
     }

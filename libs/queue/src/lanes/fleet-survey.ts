@@ -12,7 +12,7 @@ import { literally } from '../redis/scan-pattern.ts';
 import { runScript } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
-import { quarantineQueue } from '../upkeep/quarantine.ts';
+import { quarantineQueue } from './quarantine-queue.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 import { findWrongKeys, isWrongType, queueDamaged } from '../upkeep/queue-keys.ts';
 import { liveFacts, standingSeen, startingWorkersOf, type LiveWorker, type StartingWorker } from './fleet.ts';

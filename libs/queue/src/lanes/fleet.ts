@@ -8,7 +8,9 @@ import { Queue } from '../bullmq/package.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
+import { countWaiting } from '../look/tenants.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
+import { quarantineQueue } from './quarantine-queue.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 import { RememberedFacts, parseFacts } from './remembered-facts.ts';
@@ -70,6 +72,8 @@ export interface FleetView {
   readonly starting: readonly StartingWorker[];
   /** Whether workers that start later are drained as well. */
   readonly isAllDrained: boolean;
+  /** Jobs of the queue in quarantine; undefined where somebody only had a look. */
+  readonly quarantined?: number | undefined;
   /** When it was read, epoch ms by the server's clock; undefined where somebody only had a look. */
   readonly atMs?: number | undefined;
 }
@@ -114,14 +118,16 @@ export class Fleet {
   /** Throws QUEUE_UNREACHABLE, and QUEUE_DAMAGED where a key of the queue is of another type than it should be. */
   read(): Promise<FleetView> {
     return translated(() => {
-      const places = Object.values(this.queues).map(({ name }) => ({ prefix: this.prefix, queue: name }));
-      return withSoundKeys(this.connection, places, async () => {
-        const [view, starting, [seconds]] = await Promise.all([
+      const quarantine = { prefix: this.prefix, queue: quarantineQueue(this.queues.main.name) };
+      const lanes = Object.values(this.queues).map(({ name }) => ({ prefix: this.prefix, queue: name }));
+      return withSoundKeys(this.connection, [...lanes, quarantine], async () => {
+        const [view, starting, quarantined, [seconds]] = await Promise.all([
           this.ask((queue) => this.depthOf(queue)),
           this.askStarting(),
+          countWaiting(this.connection, quarantine),
           this.connection.time(),
         ]);
-        return { ...view, starting, atMs: 1_000 * Number(seconds) };
+        return { ...view, starting, quarantined, atMs: 1_000 * Number(seconds) };
       });
     });
   }

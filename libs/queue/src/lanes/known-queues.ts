@@ -3,7 +3,7 @@
 import { cpuLaneOf } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
-import { quarantineQueue } from '../upkeep/quarantine.ts';
+import { quarantineQueue } from './quarantine-queue.ts';
 import { notedQueues } from './noted-queues.ts';
 
 /** By name. Throws QUEUE_UNREACHABLE. */

@@ -41,7 +41,7 @@ test('steps are read in their order, with whose they are; nothing of a worker th
     { texts: 5, isLast: true, events: {} },
   ]);
   expect(await read('nobody')).toEqual({ workerId: 'nobody', owner: undefined, steps: [] });
-  expect(await workersWithHistory(connection, '{t}')).toEqual(['one']);
+  expect(await workersWithHistory(connection, '{t}')).toEqual({ workerIds: ['one'], isWhole: true });
 });
 
 test('a stream keeps an hour of steps and goes an hour after the last', async () => {
@@ -63,7 +63,7 @@ test('what cannot be read is left out, and fields of other versions are 0', asyn
   expect(steps).toMatchObject([{ texts: 0, ms: 1, batches: [[1, 2, 3, 4]], events: {} }]);
 });
 
-test('a worker that leaves in order says so with its last step', async () => {
+test('a worker says that it is there at once, and with its last step that it leaves in order', async () => {
   const meter = new HistoryMeter(() => performance.now());
   const facts = { device: 'cpu', host: 'here' } as WorkerFacts;
   const presence = await WorkerPresence.connect({
@@ -77,5 +77,8 @@ test('a worker that leaves in order says so with its last step', async () => {
   });
   await presence.start();
   await presence.stop();
-  expect(await read('leaver')).toMatchObject({ owner: { device: 'cpu' }, steps: [{ isLast: true }] });
+  expect(await read('leaver')).toMatchObject({
+    owner: { device: 'cpu' },
+    steps: [{ isLast: false }, { isLast: true }],
+  });
 });

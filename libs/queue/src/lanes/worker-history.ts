@@ -63,11 +63,19 @@ export async function readHistory(
   return { workerId, owner: read.at(-1)?.owner, steps: read.map(({ step }) => step) };
 }
 
-/** Ids of workers that told anything in the last hour, dead ones too. Reads every key name of the server. */
-export async function workersWithHistory(connection: Redis, prefix: string): Promise<readonly string[]> {
+/**
+ * Ids of workers that told anything in the last hour, dead ones too. Reads every key name of the server, or as many as
+ * `mostScans` steps of 5,000 reach.
+ */
+export async function workersWithHistory(
+  connection: Redis,
+  prefix: string,
+  mostScans = Number.POSITIVE_INFINITY,
+): Promise<{ readonly workerIds: readonly string[]; readonly isWhole: boolean }> {
   const start = keySpace(prefix).history('');
   const found = new Set<string>();
   let cursor = '0';
+  let scans = 0;
   do {
     const [next, keys] = await connection.scan(
       cursor,
@@ -80,8 +88,8 @@ export async function workersWithHistory(connection: Redis, prefix: string): Pro
     );
     for (const key of keys) found.add(key.slice(start.length));
     cursor = next;
-  } while (cursor !== '0');
-  return [...found].sort();
+  } while (cursor !== '0' && ++scans < mostScans);
+  return { workerIds: [...found].sort(), isWhole: cursor === '0' };
 }
 
 /** Written by a worker of this or another version. */

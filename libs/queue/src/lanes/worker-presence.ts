@@ -53,7 +53,8 @@ export class WorkerPresence {
   private readonly end = new AbortController();
   private timer: NodeJS.Timeout | undefined;
   private showing: Promise<void> | undefined;
-  private nextStepMs = performance.now() + STEP_EVERY_MS;
+  /** The first is told at once: of one that dies young there is a word, too. */
+  private nextStepMs = 0;
   private stopping: Promise<void> | undefined;
 
   private constructor(connection: Redis, options: PresenceOptions) {

@@ -17,7 +17,7 @@ import { ALL_WORKERS } from '../lanes/worker-presence.ts';
 import { CANCEL_MARK } from '../producer/cancel.ts';
 import type { Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
-import { quarantineQueue } from '../upkeep/quarantine.ts';
+import { quarantineQueue } from '../lanes/quarantine-queue.ts';
 import { weighJobs } from './tenants.ts';
 import type { JobSighting, SightedState, SeenWorker } from './why-job.ts';
 

@@ -18,7 +18,7 @@ import { tidyNotedQueues } from '../lanes/noted-queues.ts';
 import { queuesWithLoad, recountAdmission } from '../admission/admission.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
-import { quarantineQueue } from './quarantine.ts';
+import { quarantineQueue } from '../lanes/quarantine-queue.ts';
 import { repairQueue } from './repair.ts';
 import { literally } from '../redis/scan-pattern.ts';
 import { BEGIN_SWEEP, END_SWEEP, SWEEP_STEP } from './lua/scripts.generated.ts';

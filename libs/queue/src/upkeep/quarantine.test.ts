@@ -5,7 +5,8 @@ import { encodeTexts, keySpace, type EmbedJobData } from '@shoal/contract';
 import { Queue } from 'bullmq';
 import { closeConnection, openConnection, type Redis } from '../redis/connection.ts';
 import { failWaiting } from '../bullmq/internals.ts';
-import { Quarantine, quarantineQueue } from './quarantine.ts';
+import { Quarantine } from './quarantine.ts';
+import { quarantineQueue } from '../lanes/quarantine-queue.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 
 const FAILURE = { code: 'QUARANTINED', message: 'it killed two executors' } as const;

@@ -23,6 +23,7 @@ import {
 import type { Logger } from '@shoal/core';
 import { Queue, type Job } from '../bullmq/package.ts';
 import { noteQueues } from '../lanes/noted-queues.ts';
+import { quarantineQueue } from '../lanes/quarantine-queue.ts';
 import { queueAdd, queueRemove, runTransaction } from '../bullmq/internals.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { JobProducer } from '../producer/job-producer.ts';
@@ -73,11 +74,6 @@ export interface Rescued extends Pick<Job, 'name' | 'data'> {
 
 /** Outcomes by which the main lane has the job, or its result: any other leaves the only copy here. */
 const HAS_IT: ReadonlySet<AddResult['outcome']> = new Set(['added', 'known', 'ready']);
-
-/** Of the main lane: where its jobs are quarantined. Inputs are at `{shoal}:in:<this>:<jobId>`. */
-export function quarantineQueue(mainQueue: string): string {
-  return `${mainQueue}-quarantine`;
-}
 
 export class Quarantine {
   private readonly options: QuarantineOptions;
