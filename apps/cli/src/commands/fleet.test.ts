@@ -296,6 +296,8 @@ describe('the command', () => {
     await server.command('XADD', history, '*', 'step', JSON.stringify(step));
     await server.command('RPUSH', `{shoal}:${mainQueue('x')}-quarantine:wait`, 'poison');
     await server.command('SADD', keySpace('{shoal}').queues(), mainQueue('x'), mainQueue('y'));
+    for (const queue of [mainQueue('x'), mainQueue('y')])
+      await server.command('HSET', `{shoal}:${queue}:meta`, 'version', 'bullmq'); // as whoever opens a queue writes it
     const words = [
       'dead-1 lost its executor 5 times in the last ten minutes (killed by SIGKILL)',
       'dead-1 (cuda:0 on h) died without a word',
