@@ -30,6 +30,8 @@ export interface ClockLook {
 
 /** A look costs the server four commands. */
 const MOST_BETWEEN_LOOKS_MS = 1_000;
+/** Most that a look may take whose hour is told on. */
+const FAIR_MS = 2_000;
 /** Most that the setting `leaseMs` may be: of locks whose token does not tell their lease. */
 const LONGEST_LEASE_MS = 600_000;
 
@@ -88,8 +90,9 @@ export class ClockWatch {
   private async look(): Promise<void> {
     const { connection, queue, onServerTime, signal, log } = this.options;
     try {
+      const askedMs = performance.now();
       const { serverMs, backMs, locksShortened } = await lookAtClock(connection, this.options, false, signal);
-      onServerTime?.(serverMs);
+      if (performance.now() - askedMs <= FAIR_MS) onServerTime?.(serverMs); // an older one is wrong by as much
       if (backMs > 0)
         log.warn({ queue, backMs, locksShortened }, 'the clock of the queue server went back, leases were shortened');
     } catch (error) {
