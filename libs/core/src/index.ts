@@ -32,14 +32,15 @@ export { redactText, redactUrl } from './settings/redact-url.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { READ_JOBS, readRerankJob, readSimilarityJob } from './claimer/queued-job.ts';
-export type {
-  Announcement,
-  Announcer,
-  JobSource,
-  KnownEnding,
-  RawClaim,
-  SettleResult,
-  Settlement,
+export {
+  CANCELLED_WHILE_CLAIMED,
+  type Announcement,
+  type Announcer,
+  type JobSource,
+  type KnownEnding,
+  type RawClaim,
+  type SettleResult,
+  type Settlement,
 } from './ports/queue.ts';
 export type { BatchTokenizer, Encoded, EncodedPair, Tokenizer } from './ports/tokenizer.ts';
 export { type Clock, systemClock } from './ports/clock.ts';

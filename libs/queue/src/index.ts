@@ -94,6 +94,7 @@ export {
   latelyOf,
   lossesIn,
   readLately,
+  reasonsText,
   successorOf,
   type AbsentWorker,
   type ExecutorLosses,

@@ -92,7 +92,7 @@ export async function embed(terminal: Terminal, files: readonly string[], given:
   if (target.kind === 'file' && isObject(target)) await mkdir(dirname(target.path), { recursive: true });
   try {
     const request = { settings, flags, inputs, format, target, standing };
-    const onWait = (line: string): void => void terminal.stderr.write(`shoal: ${line}\n`);
+    const onWait = (line: string): void => say(terminal, line);
     await withOutputLock(target, () => embedClaimed(terminal, request), { onWait });
   } catch (error) {
     tellEnding(terminal, { flags, target, standing, error });

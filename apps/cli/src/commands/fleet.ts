@@ -9,6 +9,7 @@ import {
   isSimulated,
   latelyOf,
   readLately,
+  reasonsText,
   totalOf,
   type AbsentWorker,
   type ExecutorLosses,
@@ -205,10 +206,10 @@ export function warningsOf(seen: StatusSeen): string[] {
   ];
 }
 
-function lostExecutors({ workerId, count, reasons }: ExecutorLosses): string {
-  const to = reasons.map(({ reason, count: times }) => (reasons.length === 1 ? reason : `${times} × ${reason}`));
+function lostExecutors(losses: ExecutorLosses): string {
+  const { workerId, count } = losses;
   return (
-    `${workerId} lost its executor ${count === 1 ? 'once' : `${count} times`} in the last ten minutes (${to.join(', ')}); what ` +
+    `${workerId} lost its executor ${count === 1 ? 'once' : `${count} times`} in the last ten minutes (${reasonsText(losses)}); what ` +
     `ran there ran again ${see('executor-losses')}`
   );
 }

@@ -53,7 +53,7 @@ export async function withKeptBuild<Result>(
 ): Promise<Result> {
   await mkdir(terms.folder, { recursive: true });
   const target = targetOf(terms);
-  const onWait = (line: string): void => void terminal.stderr.write(`shoal: ${line}\n`);
+  const onWait = (line: string): void => say(terminal, line);
   return withOutputLock(target, async () => use(await openBuild(terminal, target, terms)), { onWait });
 }
 

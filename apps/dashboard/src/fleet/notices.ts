@@ -1,7 +1,7 @@
 // What needs somebody: each a sentence about what was found and what to do, worst first. The same states are what
 // docs/operations.md has alerts for. Pure.
 
-import { lossesIn, successorOf, totalOf, type ExecutorLosses, type SurveyedQueue } from '@shoal/queue';
+import { lossesIn, reasonsText, successorOf, totalOf, type ExecutorLosses, type SurveyedQueue } from '@shoal/queue';
 import { counted, spanText } from '../page/words.ts';
 import { waitingIn, type FleetReading, type QueueReading } from './fleet-reading.ts';
 
@@ -93,11 +93,11 @@ function ofParked({ queue, parked }: SurveyedQueue): readonly Notice[] {
   return [{ isSerious: false, text, runbook: 'jobs-parked' }];
 }
 
-function ofLosses({ workerId, count, reasons }: ExecutorLosses): Notice {
-  const told = reasons.map(({ reason, count: times }) => (reasons.length === 1 ? reason : `${times} × ${reason}`));
+function ofLosses(losses: ExecutorLosses): Notice {
+  const { workerId, count } = losses;
   return {
     isSerious: count > MOST_LOSSES,
-    text: `${workerId} lost its executor ${count === 1 ? 'once' : `${count} times`} in ten minutes: ${told.join(', ')}`,
+    text: `${workerId} lost its executor ${count === 1 ? 'once' : `${count} times`} in ten minutes: ${reasonsText(losses)}`,
     runbook: 'executor-losses',
   };
 }

@@ -19,7 +19,7 @@ import { Settler, namesOf } from './settler.ts';
 import { Sleeps } from './sleeps.ts';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';
 import { STAGES, noMetrics, type Metrics } from '../ports/metrics.ts';
-import type { Announcer, JobSource, RawClaim } from '../ports/queue.ts';
+import { CANCELLED_WHILE_CLAIMED, type Announcer, type JobSource, type RawClaim } from '../ports/queue.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { ExecutorLink } from '../ports/link.ts';
 import type { Logger } from '../ports/logger.ts';
@@ -347,8 +347,7 @@ export class Pipeline {
     const open = this.claimed.get(jobId);
     if (open === undefined) return;
     this.keeper.drop(jobId);
-    const message = 'the job was cancelled after a worker had claimed it';
-    this.end(open, failed(open.claim, { code: 'CANCELLED', message }, open.job));
+    this.end(open, failed(open.claim, CANCELLED_WHILE_CLAIMED, open.job));
   }
 }
 

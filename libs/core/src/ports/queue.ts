@@ -29,6 +29,12 @@ export interface RawClaim {
   readonly ending?: KnownEnding | undefined;
 }
 
+/** With what a job fails that was cancelled while a claim held it. */
+export const CANCELLED_WHILE_CLAIMED: Failure = {
+  code: 'CANCELLED',
+  message: 'the job was cancelled after a worker had claimed it',
+};
+
 export type KnownEnding = Extract<Settlement, { kind: 'complete' | 'fail' }>;
 
 /** The one ending of a claim. */

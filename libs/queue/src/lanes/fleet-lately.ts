@@ -89,6 +89,11 @@ export function lossesIn({ workerId, steps }: WorkerHistory): ExecutorLosses {
   return { workerId, count: reasons.reduce((sum, { count }) => sum + count, 0), reasons };
 }
 
+/** "killed by SIGKILL", or of several "4 × killed by SIGKILL, 1 × exit code 1". */
+export function reasonsText({ reasons }: ExecutorLosses): string {
+  return reasons.map(({ reason, count }) => (reasons.length === 1 ? reason : `${count} × ${reason}`)).join(', ');
+}
+
 function absentIn({ workerId, owner, steps }: WorkerHistory, live: readonly string[]): AbsentWorker[] {
   const last = steps.at(-1);
   if (last === undefined || owner === undefined || live.includes(workerId)) return [];

@@ -8,7 +8,14 @@
 // keeps and settles what it has, and claims nothing until it is resumed.
 
 import { invariant } from '@shoal/contract';
-import type { Announcement, JobSource, RawClaim, SettleResult, Settlement } from '@shoal/core';
+import {
+  CANCELLED_WHILE_CLAIMED,
+  type Announcement,
+  type JobSource,
+  type RawClaim,
+  type SettleResult,
+  type Settlement,
+} from '@shoal/core';
 import { Serial, noFaults } from '@shoal/core/base';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../redis/connection.ts';
@@ -145,7 +152,8 @@ export class BullJobSource implements JobSource {
    */
   private async toClaim(taken: TakenJob): Promise<RawClaim> {
     const claim = toClaim(taken, this.nowMs());
-    if (handOverOf(taken.job) === undefined) return taken.isMarked === true ? { ...claim, ending: CANCELLED } : claim;
+    if (handOverOf(taken.job) === undefined)
+      return taken.isMarked === true ? { ...claim, ending: { kind: 'fail', failure: CANCELLED_WHILE_CLAIMED } } : claim;
     try {
       return { ...claim, ending: await unlessAborted(this.claimingEnd.signal, endingOf(taken.job)) };
     } catch (error) {
@@ -302,11 +310,6 @@ export class BullJobSource implements JobSource {
     this.leases.release(jobId, token);
   }
 }
-
-const CANCELLED: RawClaim['ending'] = {
-  kind: 'fail',
-  failure: { code: 'CANCELLED', message: 'the job was cancelled after a worker had claimed it' },
-};
 
 function toClaim({ job, token }: TakenJob, nowMs: number): RawClaim {
   return {

@@ -118,11 +118,6 @@ export class IdHistory {
     return this.around.forgets.some((forget) => overlaps(forget, a, b));
   }
 
-  /** It was under way while a server forgot. */
-  isMetByForgetting(call: Call): boolean {
-    return this.around.forgets.some((forget) => forget.from <= call.to && forget.to >= call.from);
-  }
-
   /** A clock stepped between the two, by which times to live end early. */
   clockMayHaveStepped(a: Call, b: Call): boolean {
     return this.around.faults.some((fault) => fault.outcome === 'clock' && overlaps(fault, a, b));

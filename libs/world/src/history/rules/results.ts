@@ -7,6 +7,12 @@ import { successions, type Breach, type Rule } from './rule.ts';
 /** Answers of a take after which the header says TAKEN. */
 const TAKEN = ['body', 'mark', 'taken'];
 
+/** One reader, which tells a server again what it took before it calls again: nothing that was forgotten excuses it. */
+function isOfOneReader(history: IdHistory, a: Call, b: Call): boolean {
+  const isMetByForgetting = history.mayHaveLost(b, b);
+  return a.process === b.process && !history.mayBeAskedAnew(a, b) && !isMetByForgetting;
+}
+
 export const TWO_RESULTS: Rule = {
   name: 'two-results',
   promise:
@@ -17,8 +23,7 @@ export const TWO_RESULTS: Rule = {
     const handedOut = history.ok('take', 'body');
     return handedOut.slice(1).flatMap((b, at): Breach[] => {
       const a = handedOut[at]!;
-      const isOwn = a.process === b.process && !history.mayBeAskedAnew(a, b) && !history.isMetByForgetting(b);
-      if (history.mayBeReborn(a, b) || (!isOwn && history.mayBeForgotten(a, b))) return [];
+      if (history.mayBeReborn(a, b) || (!isOfOneReader(history, a, b) && history.mayBeForgotten(a, b))) return [];
       return [{ what: 'its result was handed out twice', calls: [a, b] }];
     });
   },
@@ -35,12 +40,7 @@ export const AFTER_TAKEN: Rule = {
       .filter(([a, b]) => {
         if (history.mayBeReborn(a, b)) return false;
         if (b.op === 'commit' && !history.isAliveAt(a.start, b.end)) return false; // the mark has ended with its result
-        const isOwn =
-          a.process === b.process &&
-          b.op !== 'commit' &&
-          !history.mayBeAskedAnew(a, b) &&
-          !history.isMetByForgetting(b);
-        return isOwn || !history.mayBeForgotten(a, b);
+        return (b.op !== 'commit' && isOfOneReader(history, a, b)) || !history.mayBeForgotten(a, b);
       })
       .map(([a, b]) => ({
         what: `${b.op === 'commit' ? 'a result was written' : 'its result was seen'} after it was taken`,
