@@ -17,7 +17,7 @@ const common = {
   testTimeout: MOST_MS,
   hookTimeout: MOST_MS,
   pool: 'forks' as const,
-  expect: { poll: { timeout: 10_000 } },
+  expect: { poll: { timeout: 20_000 } },
   env: { ORT_DISABLE_TELEMETRY: '1' }, // some tests open ONNX Runtime by themselves
   execArgv: ['--conditions=@shoal/source'],
 };

@@ -86,6 +86,7 @@ describe.skipIf(!isNightly)('a process that may have 200 descriptors', () => {
       }
       await vi.waitUntil(
         () => crowd.filter(({ destroyed, readableEnded }) => destroyed || readableEnded).length >= 196,
+        { timeout: 20_000 },
       );
       for (let i = 0; i < 20; i++) expect((await post(app.url, { model: 'minilm', input: 'a' })).status).toBe(200);
       expect((await app.standing()).warnings).toEqual([expect.stringContaining('as many connections as there may be')]);

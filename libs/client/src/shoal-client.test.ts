@@ -537,7 +537,7 @@ test('a similarity question that is aborted while its line opens ends at once, a
   const abort = new AbortController();
   const asked = client.topK('docs@1', ONE_QUERY, { k: 1, signal: abort.signal });
   asked.catch(() => undefined);
-  await vi.waitUntil(() => open.mock.calls.length === 1);
+  await vi.waitUntil(() => open.mock.calls.length === 1, { timeout: 20_000 });
   abort.abort();
   expect(await codeOf(asked)).toBe('INTERRUPTED'); // though the line is not open yet
   const crossing = new AbortController();
@@ -585,7 +585,7 @@ test.each([2, 1_000])('plain arrays of %i numbers ask what typed arrays ask', as
   ): Promise<{ fingerprint?: string }> => {
     const jobId = `${id}-${randomUUID()}`;
     client.rescore('docs@1', { values, dims: length }, [candidates], { k: 1, jobId }).catch(() => undefined);
-    const job = await vi.waitUntil(() => queue.getJob(`default~${jobId}`));
+    const job = await vi.waitUntil(() => queue.getJob(`default~${jobId}`), { timeout: 20_000 });
     return job.data;
   };
   const typed = await asked('typed', Float32Array.from(ids), BigUint64Array.from(ids, BigInt));

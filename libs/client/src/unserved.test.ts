@@ -10,6 +10,8 @@ import type { EmbedOptions } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
 
 const QUEUE = mainQueue('x');
+/** A second, which is vi.waitFor's own, is over where others work as well. */
+const PATIENTLY = { timeout: 20_000 };
 const OLD = WORKER_FACTS;
 const NEW: WorkerFacts = {
   ...OLD,
@@ -49,6 +51,7 @@ async function dataOf(options: EmbedOptions): Promise<unknown> {
   const asked = client.embed(['one'], { ...options, jobId }).catch((error: unknown) => error);
   const job = await vi.waitFor(
     async () => (await queue.getJob(`default~${jobId}`)) ?? Promise.reject(new Error('not yet')),
+    PATIENTLY,
   );
   await client.cancel([jobId]);
   await asked;
@@ -110,7 +113,7 @@ test.each([
     await show('gpu', facts);
     const stop = new AbortController();
     const asked = client.search('docs', ['one'], { signal: stop.signal }).catch((error: unknown) => error);
-    const job = await vi.waitFor(firstJob);
+    const job = await vi.waitFor(firstJob, PATIENTLY);
     expect(job.data.prompt).toBe(prompt);
     stop.abort();
     expect(await asked).toMatchObject({ name: 'AbortError', code: 'INTERRUPTED' });
@@ -161,7 +164,7 @@ describe('the request that a call is a part of', () => {
     const [job] = await vi.waitFor(async () => {
       const jobs = await found.getJobs(['prioritized', 'waiting']);
       return jobs.length > 0 ? jobs : Promise.reject(new Error('not yet'));
-    });
+    }, PATIENTLY);
     expect(job?.data).toMatchObject({ v: 1 });
     stop.abort();
     await asked;
@@ -182,6 +185,7 @@ describe('the request that a call is a part of', () => {
     const asked = client.topK('docs', vectors, options).catch((error: unknown) => error);
     const job = await vi.waitFor(
       async () => (await found.getJobs(['prioritized', 'waiting']))[0] ?? Promise.reject(new Error('not yet')),
+      PATIENTLY,
     );
     expect(job.data).toMatchObject({ v: 2, meta: { userId: 5 }, trace });
     stop.abort();

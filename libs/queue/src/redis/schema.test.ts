@@ -73,10 +73,9 @@ test.each(DOORS)('%s refuses structures that only newer processes read, and chan
     ),
   });
   expect(await connection.keys(`${prefix}*`)).toEqual(before);
-  await vi.waitFor(
-    async () => expect(String(await place.server.command('CLIENT', 'LIST'))).not.toMatch(/name=shoal/),
-    10_000,
-  );
+  await vi.waitFor(async () => expect(String(await place.server.command('CLIENT', 'LIST'))).not.toMatch(/name=shoal/), {
+    timeout: 20_000,
+  });
 });
 
 test('structures of a later version that this one can read are good, and so is a server without any', async () => {
