@@ -26,7 +26,9 @@ export const parquetReader: FuzzedReader = {
   read: async (_bytes, path) => {
     const inputs = await checkInputs([path], undefined);
     const values: string[] = [];
-    const options = { textField: undefined, idField: undefined, stdin: process.stdin, onBytes: () => undefined };
+    const { signal } = new AbortController();
+    const fields = { textField: undefined, idField: undefined };
+    const options = { ...fields, stdin: process.stdin, signal, onBytes: () => undefined };
     for await (const record of readInputs(inputs, options)) values.push('text' in record ? record.text : PROBLEM);
     return values;
   },

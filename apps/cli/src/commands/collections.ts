@@ -19,7 +19,7 @@ import {
   type RowSource,
   type RowType,
 } from '@shoal/similarity';
-import { checkInputs, refuseFieldsWithoutEffect, totalBytes, type Input } from '../input/files.ts';
+import { refuseFieldsWithoutEffect, totalBytes, withInputs, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import { ReadingNotes } from '../input/reading-notes.ts';
 import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
@@ -97,7 +97,7 @@ export async function build(
         }),
         notes: new ReadingNotes(),
       }
-    : await buildFromTexts(terminal, settings, name, files, flags);
+    : await buildFromTexts({ terminal, settings, folder, name, flags }, files);
   const recall = flags.ann === true ? await measure(terminal, settings, info, flags) : undefined;
   if (flags.json === true)
     return print(terminal, `${JSON.stringify({ ...info, ...annOf(flags, recall), ...readOf(notes) }, null, 1)}\n`);
@@ -118,7 +118,7 @@ export async function build(
 
 interface Target {
   readonly terminal: Terminal;
-  readonly settings: Settings;
+  readonly settings: CollectionSettings;
   readonly folder: string;
   readonly name: string;
   readonly flags: BuildFlags;
@@ -143,31 +143,41 @@ async function write(
   });
 }
 
-async function buildFromTexts(
-  terminal: Terminal,
-  settings: CollectionSettings,
-  name: string,
-  files: readonly string[],
-  flags: BuildFlags,
-): Promise<{ readonly info: CollectionInfo; readonly notes: ReadingNotes }> {
+type Built = { readonly info: CollectionInfo; readonly notes: ReadingNotes };
+
+async function buildFromTexts(place: Target, files: readonly string[]): Promise<Built> {
+  const { terminal, flags } = place;
   if (flags.column !== undefined)
     throw new ShoalError(
       'USAGE',
       '--column names the vectors of an Arrow or Parquet file, and the files hold texts; leave it out',
     );
-  const inputs = await checkInputs(files, flags.format);
-  refuseFieldsWithoutEffect(inputs, flags);
-  const { textField, idField, delimiter, header: hasHeader, onError } = flags;
-  const skipped = new SkippedList();
-  const records = new RecordReader(terminal, inputs, {
-    textField,
-    idField,
-    delimiter,
-    hasHeader,
-    skipsBad: onError === 'skip',
-    onSkip: (record) => skipped.add(record),
-    hasOneColumn: false,
+  return withInputs(files, flags.format, async (inputs) => {
+    refuseFieldsWithoutEffect(inputs, flags);
+    const { textField, idField, delimiter, header: hasHeader, onError } = flags;
+    const skipped = new SkippedList();
+    const records = new RecordReader(terminal, inputs, {
+      textField,
+      idField,
+      delimiter,
+      hasHeader,
+      skipsBad: onError === 'skip',
+      onSkip: (record) => skipped.add(record),
+      hasOneColumn: false,
+    });
+    try {
+      return await buildFromRecords(place, { inputs, records, skipped });
+    } finally {
+      await records.close();
+    }
   });
+}
+
+async function buildFromRecords(
+  place: Target,
+  { inputs, records, skipped }: Pick<BuildRun, 'inputs' | 'records' | 'skipped'>,
+): Promise<Built> {
+  const { terminal, settings, folder, name, flags } = place;
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   if (await records.isEmpty())
     throw new ShoalError(
@@ -175,14 +185,12 @@ async function buildFromTexts(
       'the input holds no texts, so there is nothing to make a collection of',
       {},
     );
-  const { collectionsDir: folder } = settings;
   const named = await modelFor(folder, name, settings, flags);
   const model = expectEmbedder(await fetchModel(terminal, named, options));
   refuseMissingPrompt(model, flags.prompt);
   const about = { model: `${model.name}@${model.revision}` };
   if (flags.append === true) await refuseOtherModel(folder, name, about.model);
   const prompt = await promptFor(folder, name, model, flags);
-  const place = { terminal, settings, folder, name, flags };
   const sessionTerms = { ...options, settings: { ...settings, model: model.name }, model };
   const request = buildRequest(about.model, inputs, settings, flags);
   const whole = prompt === undefined ? about : { ...about, prompt };

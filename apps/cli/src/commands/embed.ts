@@ -5,6 +5,7 @@
 import { mkdir } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { ShoalError, promptText } from '@shoal/contract';
+import type { Settings } from '@shoal/core';
 import { expectEmbedder, type StoredModel } from '@shoal/models';
 import {
   carriedOf,
@@ -49,7 +50,7 @@ import {
   type ObjectTarget,
 } from '../embed/upload.ts';
 import { openWriter, sayGoesOn, sinkForm } from '../embed/writer.ts';
-import { checkInputs, totalBytes, type Input } from '../input/files.ts';
+import { totalBytes, withInputs, type Input } from '../input/files.ts';
 import { cutLong, pooled, type Piece } from '../input/long-texts.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import { SkippedList } from '../output/beside.ts';
@@ -78,7 +79,15 @@ export async function embed(terminal: Terminal, files: readonly string[], given:
   const flags = withLong(given);
   const settings = await settingsOf(terminal, flags);
   refuseSilentTerminal(terminal, files);
-  const inputs = await checkInputs(files, flags.format);
+  await withInputs(files, flags.format, (inputs) => embedInputs(terminal, settings, inputs, flags));
+}
+
+async function embedInputs(
+  terminal: Terminal,
+  settings: Settings,
+  inputs: readonly Input[],
+  flags: EmbedFlags,
+): Promise<void> {
   const sink = flags.to === undefined ? undefined : await parseSink(flags.to);
   refuseFlagsOfSinks(flags);
   const format = sink === undefined ? outputFormat(flags.output, flags.outputFormat) : 'jsonl';
@@ -133,7 +142,15 @@ async function embedClaimed(
     hasOneColumn:
       (flags.to !== undefined || format !== 'jsonl') && format !== 'npy' && carriedOf(inputs, format) === undefined,
   });
-  const request: Request = { settings, flags, inputs, format, target, earlier, records, skipped, standing };
+  try {
+    await embedRecords(terminal, { settings, flags, inputs, format, target, earlier, records, skipped, standing });
+  } finally {
+    await records.close();
+  }
+}
+
+async function embedRecords(terminal: Terminal, request: Request): Promise<void> {
+  const { settings, flags, target, earlier, records } = request;
   const options = { settings, isQuiet: flags.quiet === true, waitLimitMs: flags.waitLimit };
   const isEmpty = await records.isEmpty();
   const model = expectEmbedder(await fetchModel(terminal, settings.model, options));

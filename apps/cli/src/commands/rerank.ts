@@ -7,7 +7,7 @@ import { ShoalError } from '@shoal/contract';
 import { storeFolders, type Settings } from '@shoal/core';
 import type { RerankResult } from '@shoal/client';
 import { listModels, type StoredModel } from '@shoal/models';
-import { checkInputs, refuseFieldsWithoutEffect } from '../input/files.ts';
+import { refuseFieldsWithoutEffect, withInputs, type Input } from '../input/files.ts';
 import { RecordReader } from '../input/record-reader.ts';
 import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
@@ -55,7 +55,14 @@ export async function rerank(
   if (query === '') throw new ShoalError('USAGE', `nothing to weigh the texts against: give a question, ${example}`);
   if (files.length === 0 && terminal.stdin.isTTY === true)
     throw new ShoalError('USAGE', `nothing to rerank: name files, pipe text in, or give - to type it; ${example}`);
-  const inputs = await checkInputs(files, flags.format);
+  await withInputs(files, flags.format, (inputs) => rerankInputs(terminal, settings, { query, inputs, flags }));
+}
+
+async function rerankInputs(
+  terminal: Terminal,
+  settings: Settings,
+  { query, inputs, flags }: { readonly query: string; readonly inputs: readonly Input[]; readonly flags: RerankFlags },
+): Promise<void> {
   refuseFieldsWithoutEffect(inputs, flags);
   const target = flags.output === undefined ? undefined : await checkLines(flags.output, inputs);
   const { textField, idField, delimiter, header: hasHeader, onError } = flags;
@@ -68,7 +75,11 @@ export async function rerank(
     hasOneColumn: false,
   });
   const records: TextRecord[] = [];
-  if (!(await reader.isEmpty())) for await (const record of reader.from(0, undefined)) records.push(record);
+  try {
+    if (!(await reader.isEmpty())) for await (const record of reader.from(0, undefined)) records.push(record);
+  } finally {
+    await reader.close();
+  }
   if (flags.quiet !== true)
     for (const line of reader.notes.lines) say(terminal, line.replace(/same vector$/, 'same score'));
   const model = await rerankerFor(terminal, settings, flags);

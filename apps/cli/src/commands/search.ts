@@ -130,10 +130,8 @@ async function compare(
   const settings = await collectionSettings(terminal, flags);
   const output = flags.output === undefined ? undefined : await checkMatrixTarget(flags.output);
   begin(`reading ${sides.filter((side) => vectorFormat(side) !== undefined).join(' and ')}`);
-  const given = await Promise.all(
-    sides.map(async (side) =>
-      vectorFormat(side) === undefined ? textOrRefusal(side) : readMatrix(side, flags, terminal.signal),
-    ),
+  const given = await allOrNone(terminal.signal, sides, async (side, signal) =>
+    vectorFormat(side) === undefined ? textOrRefusal(side) : readMatrix(side, flags, signal),
   );
   const isQuiet = flags.quiet === true;
   const texts = given.filter((side) => typeof side === 'string');
@@ -179,6 +177,24 @@ async function compare(
   await print(terminal, rows.map((row) => `${row.map((score) => score.toFixed(6)).join('\t')}\n`).join(''));
 }
 
+/** Where one side cannot be read, the other one is not read to its end: it is closed before that is told. */
+async function allOrNone<Read>(
+  interruption: AbortSignal,
+  sides: readonly string[],
+  read: (side: string, signal: AbortSignal) => Promise<Read>,
+): Promise<Read[]> {
+  const refused = new AbortController();
+  const signal = AbortSignal.any([interruption, refused.signal]);
+  const reads = sides.map((side) => read(side, signal));
+  try {
+    return await Promise.all(reads);
+  } catch (error) {
+    refused.abort(error);
+    await Promise.allSettled(reads);
+    throw error;
+  }
+}
+
 /** A text, unless it is the name of a file, whose content somebody wanted to compare. */
 async function textOrRefusal(side: string): Promise<string> {
   if (vectorFileCure(side) !== undefined) readVectors(side); // says how to come by a file that can be read
@@ -203,6 +219,7 @@ async function readMatrix(path: string, { column }: SimilarityFlags, signal: Abo
   const parts: Float32Array[] = [];
   let [dims, model]: [number, string | undefined] = [0, undefined];
   for await (const batch of readVectors(path, { signal, ...columnOf(path, column) })) {
+    signal.throwIfAborted();
     dims ||= batch.dims;
     if (batch.dims !== dims)
       throw new ShoalError('DIMENSIONS_MISMATCH', `${path} holds vectors of ${dims} and of ${batch.dims} dimensions`, {

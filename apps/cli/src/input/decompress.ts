@@ -22,20 +22,26 @@ const CHUNK_BYTES = 64 * 1024;
  */
 export async function* decompressed(chunks: AsyncIterable<Buffer>, name: string): AsyncGenerator<Buffer> {
   const iterator = chunks[Symbol.asyncIterator]();
-  const head = await headOf(iterator);
-  const compression = compressionIn(head);
-  refuseOtherName(name, compression, head);
-  const all = chained(head, iterator);
-  if (compression === undefined) return yield* all;
-  refuseMissingCodec(compression, name);
+  let compression: Compression | undefined;
   try {
+    const head = await headOf(iterator);
+    compression = compressionIn(head);
+    refuseOtherName(name, compression, head);
+    const all = chained(head, iterator);
+    if (compression === undefined) return yield* all;
+    refuseMissingCodec(compression, name);
     if (compression === 'gzip') yield* through(zlib.createGunzip({ chunkSize: CHUNK_BYTES }), all);
     else
       for await (const frame of framesOf(all))
         yield* through(zlib.createZstdDecompress({ chunkSize: CHUNK_BYTES }), frame);
   } catch (error) {
     // a failure of the file under it keeps its own words
-    throw error instanceof ShoalError ? error : damaged(name, compression, error);
+    throw error instanceof ShoalError || compression === undefined ? error : damaged(name, compression, error);
+  } finally {
+    // a codec reads ahead, and of a pipe that says nothing it would be waited for without end
+    const closed = Promise.resolve(iterator.return?.());
+    if (compression === undefined) await closed;
+    else closed.catch(() => undefined);
   }
 }
 

@@ -6,7 +6,7 @@ import { constants, fstatSync, openSync } from 'node:fs';
 import { open, stat, type FileHandle } from 'node:fs/promises';
 import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
-import type { Readable } from 'node:stream';
+import { addAbortSignal, type Readable } from 'node:stream';
 import { ShoalError } from '@shoal/contract';
 import { compressionIn, compressionOf, withoutCompression } from '../compression.ts';
 import { readFooter, type ParquetFile, type ReadableAt } from '../parquet/footer.ts';
@@ -51,12 +51,30 @@ export interface Input {
   readonly parquet?: ParquetFile;
 }
 
-/** Every FILE as an input, or one error that names every problem. `-` and an empty list mean standard input. */
+/** Runs `use` with every FILE as an input, see checkInputs; objects are closed when it has ended, in whatever way. */
+export async function withInputs<Result>(
+  files: readonly string[],
+  format: TextFormat | undefined,
+  use: (inputs: readonly Input[]) => Promise<Result>,
+): Promise<Result> {
+  const inputs = await checkInputs(files, format);
+  try {
+    return await use(inputs);
+  } finally {
+    closeObjects(inputs);
+  }
+}
+
+/**
+ * Every FILE as an input, or one error that names every problem, and then none is left open. `-` and an empty list mean
+ * standard input.
+ */
 export async function checkInputs(files: readonly string[], format: TextFormat | undefined): Promise<readonly Input[]> {
   const names = files.length === 0 ? ['-'] : files;
   if (names.filter((name) => name === '-').length > 1)
     throw new ShoalError('USAGE', '"-" is given twice; standard input can be read once');
-  const checked = await Promise.all(
+  if (names.includes('-') && format === 'parquet') throw new ShoalError('USAGE', noParquetStream('standard input'));
+  const settled = await Promise.allSettled(
     names.map((name) =>
       name === '-'
         ? standardInput(format)
@@ -65,11 +83,19 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
           : checkFile(name, format),
     ),
   );
+  const checked = settled.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  const inputs = checked.filter((one) => 'name' in one);
+  if (inputs.length === names.length) return inputs;
+  closeObjects(inputs);
+  const broken = settled.find((one) => one.status === 'rejected');
+  if (broken !== undefined) throw broken.reason;
   const problems = checked.filter((one) => 'code' in one);
-  if (names.includes('-') && format === 'parquet') throw new ShoalError('USAGE', noParquetStream('standard input'));
-  if (problems.length === 0) return checked.filter((one) => 'name' in one);
   const code = problems.find((one) => one.code === 'FILE_UNREADABLE')?.code ?? 'USAGE';
   throw new ShoalError(code, problems.map((one) => one.message).join('\n'), { files: problems.length });
+}
+
+function closeObjects(inputs: readonly Input[]): void {
+  for (const { object } of inputs) object?.close();
 }
 
 export interface FieldFlags {
@@ -114,7 +140,9 @@ export interface ReadOptions extends Pick<
   RecordOptions,
   'textField' | 'idField' | 'delimiter' | 'hasHeader' | 'notes'
 > {
-  readonly stdin: AsyncIterable<unknown>;
+  readonly stdin: Readable;
+  /** Closes the file, pipe or standard input that is being read, also one that says nothing. */
+  readonly signal: AbortSignal;
   /** Called with the size of each chunk that was read. */
   readonly onBytes: (bytes: number) => void;
   /** Called each time a store that has an input is away. */
@@ -170,10 +198,13 @@ async function* textsOf(input: Input, options: ReadOptions): AsyncGenerator<Buff
   }
 }
 
-async function* chunksOf(input: Input, { stdin, onBytes, onAway }: ReadOptions): AsyncGenerator<Buffer> {
+async function* chunksOf(input: Input, { stdin, signal, onBytes, onAway }: ReadOptions): AsyncGenerator<Buffer> {
   const { path, object } = input;
   try {
-    const chunks = object !== undefined ? object.chunks(onAway) : path === undefined ? stdin : await openChunks(path);
+    const chunks =
+      object !== undefined
+        ? object.chunks(onAway)
+        : addAbortSignal(signal, path === undefined ? stdin : await openChunks(path));
     for await (const chunk of chunks) {
       const bytes = Buffer.isBuffer(chunk) ? chunk : Buffer.from(String(chunk));
       onBytes(bytes.length);
@@ -233,13 +264,15 @@ async function checkObject(name: string, given: TextFormat | undefined): Promise
   if (format === undefined) return { code: 'USAGE', message: unknownFormat(name) };
   if (format === 'parquet' && compressionOf(name) !== undefined)
     return { code: 'USAGE', message: noParquetStream(name) };
+  let object: ObjectSource | undefined;
   try {
-    const object = await ObjectSource.open(name);
+    object = await ObjectSource.open(name);
     const { bytes, identity } = object;
     const own = { name, path: undefined, object, format, inode: undefined, identity, bytes };
     if (format !== 'parquet') return own;
     return { ...own, parquet: await readFooter(object.openAt(), name) };
   } catch (error) {
+    object?.close();
     if (!(error instanceof ShoalError)) throw error;
     return { code: error.code === 'USAGE' ? 'USAGE' : 'FILE_UNREADABLE', message: error.message };
   }

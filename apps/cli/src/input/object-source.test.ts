@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { gathered } from '@shoal/fetch/s3';
+import { runInside } from '../testing/command-here.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
 import { S3BehindWay } from '../testing/s3-behind-way.ts';
 import { checkInputs, readInputs } from './files.ts';
@@ -15,7 +16,8 @@ if (!isNightly) console.warn('objects as inputs are tried at night alone, with m
 
 async function records(name: string) {
   const found = [];
-  const options = { textField: undefined, idField: undefined, stdin: process.stdin, onBytes: () => undefined };
+  const { signal } = new AbortController();
+  const options = { textField: undefined, idField: undefined, stdin: process.stdin, signal, onBytes: () => undefined };
   for await (const record of readInputs(await checkInputs([name], undefined), options)) found.push(record);
   return found;
 }
@@ -88,6 +90,48 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI) an object', () => {
     await s3.bucket.remove('changing');
     await expect(gathered(gone.chunks())).rejects.toThrow('was removed while it was read');
     await expect(records('s3://shoal/changing.txt')).rejects.toThrow('there is no such object, or no such bucket');
+  });
+
+  test('is closed with all others where one cannot be read or a later check refuses the run', async () => {
+    await s3.bucket.put(
+      'large.txt',
+      large.subarray(0, 1_000_000).map((byte) => (byte % 26) + 97),
+    );
+    await s3.bucket.put('broken.parquet', large.subarray(0, 1_000));
+    const sandbox = new Sandbox();
+    sandbox.shareModels();
+    try {
+      for (const [code, ...args] of [
+        [1, 's3://shoal/large.txt', 's3://shoal/nothing.txt'],
+        [1, 's3://shoal/broken.parquet'],
+        [2, 's3://shoal/large.txt', '--with-text', '-o', 'a.npy'],
+        [2, 's3://shoal/large.txt', '--dimensions', '9999', '-o', 'a.jsonl'],
+      ] as const) {
+        s3.way.break();
+        const { code: found, stderr } = await runInside(sandbox, ['embed', ...args]);
+        expect([args, found, stderr]).toEqual([args, code, expect.not.stringContaining('stack')]);
+        await expect.poll(() => s3.way.connections).toBe(0);
+      }
+    } finally {
+      sandbox.remove();
+    }
+  });
+
+  test('that is closed breaks off what is read of it, and waits for no store that is away', async () => {
+    await s3.bucket.put('large', large);
+    const source = await ObjectSource.open('s3://shoal/large');
+    const reading = source.chunks();
+    await reading.next();
+    await s3.way.close();
+    const away = Promise.withResolvers<void>();
+    const waits = Promise.allSettled([source.openAt(() => away.resolve()).read(Buffer.alloc(4), 0, 4, 0)]);
+    await away.promise;
+    source.close();
+    expect(await waits).toMatchObject([{ reason: { name: 'AbortError' } }]);
+    await s3.way.open();
+    await reading.return(undefined);
+    source.close();
+    await expect.poll(() => s3.way.connections).toBe(0);
   });
 
   test('is embedded; rows of an interrupted run are gone on with, and not behind another object of its name', async () => {

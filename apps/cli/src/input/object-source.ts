@@ -20,6 +20,7 @@ export class ObjectSource {
   readonly #place: S3Place;
   readonly #bucket: S3Bucket;
   readonly #facts: S3Facts;
+  readonly #closing = new AbortController();
 
   private constructor(place: S3Place, bucket: S3Bucket, facts: S3Facts) {
     this.#place = place;
@@ -39,6 +40,12 @@ export class ObjectSource {
       bucket.close();
       throw error instanceof S3Failure ? unreadable(place, storeReason(place, error), error) : error;
     }
+  }
+
+  /** Breaks off what is being read and waits for no store any more; also a second time. */
+  close(): void {
+    this.#closing.abort();
+    this.#bucket.close();
   }
 
   get bytes(): number {
@@ -114,7 +121,7 @@ export class ObjectSource {
     const told = ({ message }: S3Failure, waitMs: number): void =>
       onAway(`${this.#place.name} cannot be read (${message})`, waitMs);
     try {
-      return await patiently({ onAway: told, patienceMs }, act);
+      return await patiently({ onAway: told, patienceMs, signal: this.#closing.signal }, act);
     } catch (error) {
       throw this.#refusal(error);
     }

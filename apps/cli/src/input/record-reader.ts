@@ -9,7 +9,7 @@ import { untilAborted } from './until-aborted.ts';
 import { ReadingNotes, isEmptyText } from './reading-notes.ts';
 import { placeIn, type BadRecord, type PlaceUnit, type RecordId, type TextRecord } from './record.ts';
 
-export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'onBytes' | 'onAway' | 'notes'> {
+export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'signal' | 'onBytes' | 'onAway' | 'notes'> {
   /** Bad records are left out, each with a note; else the first one ends the run. */
   readonly skipsBad: boolean;
   /** Told of each record that is left out. */
@@ -29,9 +29,11 @@ export interface SkippedRecord {
   readonly reason: string;
 }
 
-/** Good records only. */
+/** Good records only. To be closed, however its command ends. */
 export class RecordReader {
   readonly #terminal: Terminal;
+  readonly #inputs: readonly Input[];
+  readonly #closing = new AbortController();
   readonly #skips: boolean;
   readonly #hasOneColumn: boolean;
   readonly #onSkip: ((skipped: SkippedRecord) => void) | undefined;
@@ -50,6 +52,7 @@ export class RecordReader {
     { skipsBad, hasOneColumn, onSkip, ...fields }: RecordReaderOptions,
   ) {
     this.#terminal = terminal;
+    this.#inputs = inputs;
     this.#skips = skipsBad;
     this.#hasOneColumn = hasOneColumn;
     this.#onSkip = onSkip;
@@ -57,6 +60,7 @@ export class RecordReader {
       ...fields,
       notes: this.notes,
       stdin: terminal.stdin,
+      signal: this.#closing.signal,
       onBytes: (bytes) => (this.#bytes += bytes),
       onAway: (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`),
     });
@@ -87,6 +91,16 @@ export class RecordReader {
         );
       else if (this.#good++ >= position) yield record;
     }
+  }
+
+  /**
+   * Leaves no input open: neither the one that is being read, also where it says nothing, nor an object. An interruption
+   * waits for no device.
+   */
+  async close(): Promise<void> {
+    this.#closing.abort();
+    for (const { object } of this.#inputs) object?.close();
+    await untilAborted(this.#records.return(undefined), this.#terminal.signal).catch(() => undefined);
   }
 
   /** Whether the number of records is known, and no estimate. */

@@ -37,8 +37,9 @@ async function records(path: string, fields: { textField?: string; idField?: str
   const inputs = await checkInputs([path], undefined);
   const found = [];
   const { textField, idField } = fields;
-  for await (const record of readInputs(inputs, { textField, idField, stdin: process.stdin, onBytes: () => undefined }))
-    found.push(record);
+  const { signal } = new AbortController();
+  const options = { textField, idField, stdin: process.stdin, signal, onBytes: () => undefined };
+  for await (const record of readInputs(inputs, options)) found.push(record);
   return found;
 }
 

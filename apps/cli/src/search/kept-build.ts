@@ -135,9 +135,10 @@ function refuseOther(name: string, earlier: RunState | undefined, request: RunRe
 const BATCH_ROWS = 1_024;
 
 async function* rowsOf(target: FileTarget, rows: number, dims: number): AsyncGenerator<RowBatch> {
-  const names = createInterface({ input: createReadStream(hiddenLists(target).ids) })[Symbol.asyncIterator]();
   const file = await open(target.partial, 'r');
+  const list = createReadStream(hiddenLists(target).ids);
   try {
+    const names = createInterface({ input: list })[Symbol.asyncIterator]();
     for (let from = 0; from < rows; from += BATCH_ROWS) {
       const count = Math.min(BATCH_ROWS, rows - from);
       const vectors = new Float32Array(count * dims);
@@ -147,7 +148,7 @@ async function* rowsOf(target: FileTarget, rows: number, dims: number): AsyncGen
       yield { dims, vectors, names: await next(names, count) };
     }
   } finally {
-    await names.return?.();
+    list.destroy(); // whoever reads its lines leaves it open
     await file.close();
   }
 }

@@ -27,6 +27,10 @@ export class Way {
     this.port = (this.server.address() as AddressInfo).port;
   }
 
+  get connections(): number {
+    return this.sockets.size / 2;
+  }
+
   /** What is open breaks; who comes anew is let in. */
   break(): void {
     for (const socket of this.sockets) socket.destroy();
