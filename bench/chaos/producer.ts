@@ -14,6 +14,7 @@ import {
   openResult,
   parseFailedReason,
   type EmbedJobData,
+  type ShoalError,
 } from '@shoal/contract';
 import { systemClock } from '@shoal/core';
 import { HistoryWriter, Recorder, sharedClockMs } from '@shoal/world';
@@ -223,7 +224,7 @@ class ChaosProducer {
     // first: a result is there before its job is completed, not the other way round
     const states = await this.producer.states(jobIds);
     const [bodies, claims] = await Promise.all([
-      this.reader.peek(jobIds),
+      this.reader.peek(jobIds).then((found) => found.map(whole)),
       Promise.all(
         jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue')),
       ),
@@ -331,6 +332,12 @@ class ChaosProducer {
     this.tally.claimsKnown++;
     this.tally.claimedAgain += Math.max(0, Number(count) - 1);
   }
+}
+
+/** Nothing lies on payload servers here, so nothing is lost there. */
+function whole(found: Buffer | ShoalError | undefined): Buffer | undefined {
+  if (isShoalError(found)) throw found;
+  return found;
 }
 
 /** Of rows by their numbers, in order. */

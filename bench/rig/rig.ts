@@ -339,7 +339,7 @@ export class Load {
     const bodies = await this.reader.peek(jobIds);
     for (const [i, bytes] of bodies.entries()) {
       const jobId = jobIds[i]!;
-      if (bytes === undefined) throw new Error(`${jobId} has no result`);
+      if (!Buffer.isBuffer(bytes)) throw new Error(`${jobId} has no result`, { cause: bytes });
       const { payload, dueMs, askedMs, toldMs } = this.open.get(jobId)!;
       this.open.delete(jobId);
       this.fetching.delete(jobId);

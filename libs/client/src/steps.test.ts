@@ -2,8 +2,8 @@
 // and what a fault of the server does. And which jobs are due then.
 
 import { describe, expect, test } from 'vitest';
-import { RESULT_FLAG, ShoalError, encodePointer, encodeResult } from '@shoal/contract';
-import type { AddResult, JobEnding } from '@shoal/queue';
+import { RESULT_FLAG, ShoalError, encodePointer, encodeResult, type ErrorCode } from '@shoal/contract';
+import type { AddResult, JobEnding, Peeked } from '@shoal/queue';
 import type { JobRequest } from './job-request.ts';
 import { StepLists } from './step-lists.ts';
 import {
@@ -37,10 +37,10 @@ function jobWith(state: Partial<OpenJob> = {}): OpenJob {
 const stepTo = (step: Step): Move => ({ kind: 'step', step });
 const fetching = stepTo({ name: 'to-fetch' });
 const addedAgain = (how: 'always' | 'never'): Move => stepTo({ name: 'to-add', again: how, notBeforeMs: 10_250 });
-const askingAgain = (code: 'RESULT_EXPIRED' | 'RESULT_TAKEN' | 'RESULT_CORRUPT' | 'INPUT_LOST'): Move => ({
+const askingAgain = (code: ErrorCode): Move => ({
   kind: 'ask-again',
   code,
-  again: code === 'RESULT_CORRUPT' ? 'always' : 'when-used-up',
+  again: code === 'RESULT_CORRUPT' || code === 'PAYLOAD_LOST' ? 'always' : 'when-used-up',
 });
 const rejected = (code: string): Move => ({ kind: 'reject', error: expect.objectContaining({ code }) });
 
@@ -187,8 +187,10 @@ describe('a job whose result was read', () => {
   const damaged = result();
   damaged[damaged.length - 1]! ^= 1;
   const pointer = encodePointer(result(), { store: '10.0.0.5:6379', key: 'k' });
+  const lost = new ShoalError('PAYLOAD_LOST', 'nothing there', { store: '10.0.0.5:6379', key: 'k' });
+  const unknown = new ShoalError('PAYLOAD_ELSEWHERE', 'not one of ours', { store: '10.0.0.5:6379' });
 
-  test.each<[string, Buffer | undefined, Move]>([
+  test.each<[string, Peeked, Move]>([
     [
       'is delivered',
       result(),
@@ -198,7 +200,9 @@ describe('a job whose result was read', () => {
     ['is computed again when somebody took it', taken(result()), askingAgain('RESULT_TAKEN')],
     ['is computed again, whatever is there, when it is damaged', damaged, askingAgain('RESULT_CORRUPT')],
     ['is computed again when it is no result', Buffer.from('nonsense'), askingAgain('RESULT_CORRUPT')],
-    ['is rejected where its body lies on a payload server', pointer, rejected('PAYLOAD_ELSEWHERE')],
+    ['is asked for again where only another reader looks', pointer, askingAgain('PAYLOAD_ELSEWHERE')],
+    ['is computed again, whatever is there, when a payload server lost it', lost, askingAgain('PAYLOAD_LOST')],
+    ['is asked for again when its payload server is not one of ours', unknown, askingAgain('PAYLOAD_ELSEWHERE')],
     ['is rejected when the result is of another request', result('fedcba9876543210'), rejected('JOB_ID_CONFLICT')],
   ])('%s', (_, bytes, move) => {
     expect(afterFetch(jobWith(), bytes)).toEqual(move);

@@ -10,7 +10,7 @@ import {
   type ErrorCode,
   type ResultHeader,
 } from '@shoal/contract';
-import type { AddResult, Again, JobEnding } from '@shoal/queue';
+import type { AddResult, Again, JobEnding, Peeked } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
 import { conflict, type Asked, type Delivery, type JobRequest } from './job-request.ts';
 
@@ -152,8 +152,9 @@ export function afterReply(step: Extract<Step, { name: 'waiting' }>, outcome: 'c
   return outcome === 'completed' ? { name: 'to-fetch' } : { ...step, askAtMs: 0 };
 }
 
-/** The move of a job whose result was read; undefined `bytes`: there is none. */
-export function afterFetch({ request }: OpenJob, bytes: Buffer | undefined): Move {
+/** The move of a job whose result was read. */
+export function afterFetch({ request }: OpenJob, bytes: Peeked): Move {
+  if (isShoalError(bytes)) return afterBadResult(bytes);
   if (bytes === undefined) return { kind: 'ask-again', code: 'RESULT_EXPIRED', again: 'when-used-up' };
   const header = decodeResultHeader(bytes);
   if (header !== undefined && header.fingerprint !== request.fingerprint)
@@ -161,10 +162,25 @@ export function afterFetch({ request }: OpenJob, bytes: Buffer | undefined): Mov
   try {
     return { kind: 'deliver', result: openResult(bytes) };
   } catch (error) {
-    if (isShoalError(error, 'RESULT_TAKEN')) return { kind: 'ask-again', code: 'RESULT_TAKEN', again: 'when-used-up' };
-    if (isShoalError(error, 'RESULT_CORRUPT')) return { kind: 'ask-again', code: 'RESULT_CORRUPT', again: 'always' };
-    if (isShoalError(error, 'PAYLOAD_ELSEWHERE')) return { kind: 'reject', error };
+    if (isShoalError(error)) return afterBadResult(error);
     throw error;
+  }
+}
+
+/**
+ * One that was taken may be there again, and one that lies where only another reader looks goes to the queue server when
+ * it is asked for again; what is damaged or lost is computed again, whatever is there.
+ */
+function afterBadResult(error: ShoalError): Move {
+  switch (error.code) {
+    case 'RESULT_TAKEN':
+    case 'PAYLOAD_ELSEWHERE':
+      return { kind: 'ask-again', code: error.code, again: 'when-used-up' };
+    case 'RESULT_CORRUPT':
+    case 'PAYLOAD_LOST':
+      return { kind: 'ask-again', code: error.code, again: 'always' };
+    default:
+      return { kind: 'reject', error };
   }
 }
 

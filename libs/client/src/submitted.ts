@@ -15,7 +15,7 @@ import {
   parseFailedReason,
   type OutputDtype,
 } from '@shoal/contract';
-import type { CancelResult, NewJob } from '@shoal/queue';
+import type { CancelResult, NewJob, Peeked } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
 import type { JobState, JobStatus, RequestHandle, SubmittedResult, WaitOptions } from './embedding.ts';
 import { closedError, conflict, type RowsRequest } from './job-request.ts';
@@ -261,8 +261,9 @@ export class Submitted<Result> implements RequestHandle<Result> {
     });
   }
 
-  private opened({ jobId, fingerprint }: RequestPart, bytes: Buffer | undefined): ReturnType<typeof openResult> {
+  private opened({ jobId, fingerprint }: RequestPart, bytes: Peeked): ReturnType<typeof openResult> {
     if (bytes === undefined) throw this.expired();
+    if (isShoalError(bytes)) throw bytes;
     const header = decodeResultHeader(bytes);
     if (header !== undefined && header.fingerprint !== fingerprint)
       throw conflict({ jobId, fingerprint }, header.fingerprint);

@@ -39,6 +39,19 @@ describe('what is accepted', () => {
     });
   });
 
+  test('an input on a payload server, and readers of such servers, with version 2 and a fingerprint', () => {
+    const data = { v: 2, fingerprint: HASH, payloads: HASH, input: { form: 'texts', rows: 3, store: '10.0.0.5:6379' } };
+    expect(parseJob('a', 'embed', data)).toMatchObject({
+      payloads: HASH,
+      input: { form: 'texts', rows: 3, store: '10.0.0.5:6379' },
+    });
+    const { fingerprint: _, ...unsigned } = data;
+    expect(refusalOf(unsigned)).toMatchObject({ code: 'JOB_INVALID', message: expect.stringContaining('fingerprint') });
+    expect(refusalOf({ ...data, v: 1 }).code).toBe('JOB_INVALID');
+    expect(refusalOf({ ...data, payloads: 'all' }).code).toBe('JOB_INVALID');
+    expect(refusalOf({ ...data, input: { ...data.input, store: '' } }).code).toBe('JOB_INVALID');
+  });
+
   test('few rows are interactive and many are bulk, unless the job says so', () => {
     expect([classOf(8), classOf(9), classOf(8, { class: 'bulk' }), classOf(9, { class: 'interactive' })]).toEqual([
       'interactive',

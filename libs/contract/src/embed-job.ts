@@ -9,6 +9,8 @@ import {
   checkFields,
   checkInputKey,
   checkVersion,
+  hex16,
+  inputAnywhere,
   keyedInput,
   invalid,
   problemsIn,
@@ -76,6 +78,9 @@ const second = {
     .optional()
     .describe('The same by any name that the model has, or "none" for no prompt at all.'),
   output: secondOutput.optional(),
+  payloads: hex16
+    .optional()
+    .describe('Whoever reads the result reads this set of payload servers: a worker with the same set may use them.'),
 };
 
 /** Versions of `data` that are read here. Fields that came after 0.1.0 need version 2. */
@@ -83,7 +88,7 @@ export const EMBED_JOB_VERSIONS: readonly number[] = [1, 2];
 
 type Fields = Omit<z.infer<z.ZodObject<typeof second>>, 'v'> & { v: 1 | 2 };
 type InlineData = Fields & { texts: z.infer<typeof inlineTexts>; returnVectors?: boolean | undefined };
-type KeyedData = Fields & { input: z.infer<typeof keyedInput> };
+type KeyedData = Fields & { input: z.infer<typeof inputAnywhere> };
 /** `data` of a job as a producer writes it. */
 export type EmbedJobData = InlineData | KeyedData;
 
@@ -102,7 +107,7 @@ const SCHEMAS: Readonly<Record<1 | 2, Schemas>> = {
   },
   2: {
     inline: z.strictObject({ ...second, texts: inlineTexts, returnVectors }),
-    keyed: z.strictObject({ ...second, input: keyedInput }),
+    keyed: z.strictObject({ ...second, input: inputAnywhere }),
     rest: z.strictObject({ ...second, returnVectors }),
   },
 };
@@ -120,8 +125,18 @@ export interface OutputOptions {
 
 export type JobInput =
   | { readonly form: 'inline'; readonly texts: readonly string[] }
-  | { readonly form: 'texts'; readonly rows: number }
-  | { readonly form: 'tokens'; readonly rows: number; readonly tokens: number; readonly tokenizer: string };
+  | ({ readonly form: 'texts'; readonly rows: number } & OnServer)
+  | ({
+      readonly form: 'tokens';
+      readonly rows: number;
+      readonly tokens: number;
+      readonly tokenizer: string;
+    } & OnServer);
+
+interface OnServer {
+  /** Name of the payload server on which it lies. Left out: on the queue server, at the input key. */
+  readonly store?: string | undefined;
+}
 
 /** A checked job: every option has its value, every field its meaning. Made by `parseJob` only. */
 export interface EmbedJob extends JobTerms {
@@ -134,6 +149,8 @@ export interface EmbedJob extends JobTerms {
   readonly output: OutputOptions;
   /** The return value has the vectors as well. */
   readonly returnsVectors?: true | undefined;
+  /** The set of payload servers that its reader reads: 16 hex digits. */
+  readonly payloads?: string | undefined;
 }
 
 /**
@@ -212,6 +229,7 @@ function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {
       ...(data.output?.normalize !== undefined && { normalize: data.output.normalize }),
     },
     ...(returnsVectors && { returnsVectors }),
+    ...(data.payloads !== undefined && { payloads: data.payloads }),
   };
 }
 
@@ -225,7 +243,14 @@ function checkReturned(jobId: string, texts: number): void {
 }
 
 function inputOf(jobId: string, data: EmbedJobData): JobInput {
-  if (!('texts' in data)) return data.input;
+  if (!('texts' in data)) {
+    if (data.input.store !== undefined && data.fingerprint === undefined)
+      throw invalid(
+        jobId,
+        'its input lies on a payload server, and without a fingerprint nobody can tell that it is the right one',
+      );
+    return data.input;
+  }
   let bytes = 0;
   for (const text of data.texts) bytes += Buffer.byteLength(text);
   if (bytes > MAX_INLINE_BYTES) {

@@ -55,6 +55,7 @@ export {
   MAX_ROWS_PER_JOB,
   type Meta,
   SUBMITTED_RESULT_TTL_MS,
+  needsInputKey,
 } from './job-terms.ts';
 export {
   EMBED_JOB_VERSIONS,

@@ -76,6 +76,31 @@ export const keyedInput = z.discriminatedUnion('form', [
   z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
 ]);
 
+/** The same where it may lie on a payload server: `store` is that server's name. */
+const store = z
+  .string()
+  .min(1)
+  .max(255)
+  .optional()
+  .describe('Payload server on which the input lies, instead of the input key. Needs a fingerprint.');
+export const inputAnywhere = z.discriminatedUnion('form', [
+  z.strictObject({ form: z.literal('texts'), rows: rowCount, store }),
+  z.strictObject({
+    form: z.literal('tokens'),
+    rows: rowCount,
+    tokens: z.int().min(1),
+    tokenizer: hex16,
+    store,
+  }),
+]);
+
+/** Whether the input of a job that was not checked lies at its input key: not in it, nor on a payload server. */
+export function needsInputKey(data: unknown): boolean {
+  if (typeof data !== 'object' || data === null || !('input' in data)) return false;
+  const { input } = data;
+  return typeof input !== 'object' || input === null || !('store' in input);
+}
+
 /** The common part of a checked job, every field with its meaning. */
 export interface JobTerms {
   readonly fingerprint: string | undefined;

@@ -31,6 +31,8 @@ export interface OrderTerms {
   /** Left out: the tenant of those who name none. */
   readonly tenant?: string | undefined;
   readonly resultTtlMs: number;
+  /** The set of payload servers that its reader reads. */
+  readonly payloads?: string | undefined;
   /** Of the request that the job is a part of, for log lines. */
   readonly requestId?: string | undefined;
   /** How long after its arrival at the executor the job may still begin to run; undefined: for ever. */

@@ -16,6 +16,7 @@ import { startCluster, startSentinels, type Topology } from './testing/topologie
 export { claimAll, claimSome } from './testing/claims.ts';
 export { startS3Server, type S3Server } from './testing/s3-server.ts';
 export { freePort, type ServerProcess } from './testing/server-process.ts';
+export { openLaneWorker, type LaneWorker, type LaneWorkerOptions } from './testing/lane-worker.ts';
 export { TestPlace, WORKER_FACTS, emptyLane } from './testing/test-place.ts';
 
 export interface TestServerOptions {

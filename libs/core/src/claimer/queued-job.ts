@@ -59,6 +59,7 @@ function toQueued(
   { prompt, output, returnsVectors }: Pick<EmbedJob, 'prompt' | 'output' | 'returnsVectors'>,
 ): QueuedJob {
   const { input, fingerprint, truncate, resultTtlMs } = job;
+  const payloads = 'payloads' in job ? job.payloads : undefined;
   return {
     ...job,
     tokens: input.form === 'tokens' ? input.tokens : undefined,
@@ -77,6 +78,7 @@ function toQueued(
       output,
       ...(returnsVectors && { returnsVectors }),
       resultTtlMs,
+      ...(payloads !== undefined && { payloads }),
       requestId: job.trace?.requestId,
       remainingMs,
     }),

@@ -18,6 +18,9 @@ import { UrgencyBatcher } from '../base/batcher.ts';
  */
 const PIECE_BYTES = 65_536;
 
+/** An interactive job's result of up to so many bytes goes by the queue server: another question would be a round trip. */
+const INTERACTIVE_BYTES = 65_536;
+
 export interface CommittedJob {
   readonly order: OrderTerms;
   readonly fingerprint: string;
@@ -91,14 +94,17 @@ export class Committer<Job extends CommittedJob> {
 
   private commitRequest(job: Job): CommitRequest {
     const { order, fingerprint } = job;
+    const result = this.parts.resultOf(job);
+    const mayLieBeside = order.class === 'bulk' || result.length > INTERACTIVE_BYTES;
     return {
       jobId: order.jobId,
       ...(order.resultId === undefined ? {} : { resultId: order.resultId }),
       lane: order.lane,
       token: order.token,
       fingerprint,
-      result: this.parts.resultOf(job),
+      result,
       ttlMs: order.resultTtlMs,
+      ...(mayLieBeside && order.payloads !== undefined && { payloads: order.payloads }),
     };
   }
 

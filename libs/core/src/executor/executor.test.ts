@@ -550,6 +550,12 @@ describe('input that is refused', () => {
   const tokens = { form: 'tokens', rows: 1, tokens: 3, tokenizer: '0123456789abcdef' } as const;
   const cases: readonly (readonly [code: string, why: string, order: JobOrder, input: Buffer | undefined])[] = [
     ['INPUT_LOST', 'neither input nor result', orderOf('a', [], { input: { form: 'texts', rows: 1 } }), undefined],
+    [
+      'INPUT_LOST',
+      'a payload server that has other bytes than were put there',
+      orderOf('a', [], { input: { form: 'texts', rows: 1, store: 'a:1' }, fingerprint: '0000000000000001' }),
+      encodeTexts(['one']),
+    ],
     ['INPUT_CORRUPT', 'not SHI1', orderOf('a', [], { input: { form: 'texts', rows: 1 } }), Buffer.from('nonsense')],
     [
       'INPUT_CORRUPT',

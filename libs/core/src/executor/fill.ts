@@ -15,7 +15,7 @@ import {
 } from '@shoal/contract';
 import type { BatchTokenizer } from '../ports/tokenizer.ts';
 import type { InferenceBackend } from '../ports/device.ts';
-import type { InputRead, PayloadStore } from '../ports/payload.ts';
+import type { InputRead, PayloadStore, WantedPayload } from '../ports/payload.ts';
 import type { JobOrder } from '../protocol.ts';
 import type { FilledRows, RowMaker } from './row-maker.ts';
 import { PairRows } from './pair-rows.ts';
@@ -53,7 +53,12 @@ export class Filler {
   /** One value per order, in order. */
   async fill(orders: readonly JobOrder[]): Promise<Filled[]> {
     const reads = await this.parts.store.read(
-      orders.map(({ jobId, resultId, input }) => ({ jobId, resultId, hasInput: input.form !== 'inline' })),
+      orders.map((order) => ({
+        jobId: order.jobId,
+        resultId: order.resultId,
+        hasInput: order.input.form !== 'inline',
+        beside: besideOf(order),
+      })),
     );
     return Promise.all(orders.map((order, i) => this.readOne(order, reads[i]!)));
   }
@@ -89,10 +94,9 @@ export class Filler {
       if (known !== undefined && (order.fingerprint === undefined || order.fingerprint === known.fingerprint))
         return { kind: 'already', header: known };
       if (known !== undefined) throw conflict(order.jobId, known.fingerprint, order.fingerprint ?? 'unknown');
-      throw new ShoalError(
-        'INPUT_LOST',
-        `job "${order.jobId}" has neither an input key nor a result; add it again with its input`,
-        { jobId: order.jobId },
+      throw inputLost(
+        order.jobId,
+        read.lost === undefined ? 'has neither an input key nor a result' : `cannot be run: ${read.lost}`,
       );
     }
     const fingerprint = this.checkedFingerprint(order, bytes);
@@ -107,6 +111,12 @@ export class Filler {
   private checkedFingerprint(order: JobOrder, bytes: Buffer): string {
     const fingerprint = this.maker.fingerprintOf(order, bytes);
     if (order.fingerprint !== undefined && order.fingerprint !== fingerprint) {
+      const beside = besideOf(order);
+      if (beside !== undefined)
+        throw inputLost(
+          order.jobId,
+          `cannot be run: payload server ${beside.store} has other bytes than its fingerprint ${order.fingerprint} stands for`,
+        );
       throw new ShoalError(
         'FINGERPRINT_MISMATCH',
         `job "${order.jobId}" came with fingerprint ${order.fingerprint}, but its input and options for ` +
@@ -117,6 +127,15 @@ export class Filler {
     }
     return fingerprint;
   }
+}
+
+function besideOf({ input, fingerprint }: JobOrder): WantedPayload['beside'] {
+  const store = 'store' in input ? input.store : undefined;
+  return store === undefined || fingerprint === undefined ? undefined : { store, fingerprint };
+}
+
+function inputLost(jobId: string, found: string): ShoalError<'INPUT_LOST'> {
+  return new ShoalError('INPUT_LOST', `job "${jobId}" ${found}; add it again with its input`, { jobId });
 }
 
 /** Vectors in the return value stay with the job for as long as it is remembered: they are few and small. */

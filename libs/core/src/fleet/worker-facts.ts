@@ -71,6 +71,8 @@ export interface WorkerFacts extends WorkerLoad {
   /** Names of prompts that may be asked for, and whether vectors have length 1; of one that embeds. */
   readonly prompts?: readonly string[] | undefined;
   readonly isNormalized?: boolean | undefined;
+  /** Its set of payload servers; undefined: it has none. */
+  readonly payloads?: string | undefined;
   /** Lanes it claims from; one that serves the CPU lane is a CPU worker. */
   readonly lanes: readonly Lane[];
   /** Told to claim nothing until it is resumed. */

@@ -475,7 +475,7 @@ describe('ResultReader', () => {
     expect(await reader.peek(['m-1', 'm-2'])).toEqual([resultOf(OURS), undefined]);
     await reader.markTaken(['m-1', 'm-2']);
     await reader.markTaken(['m-1']);
-    const [bytes] = await reader.peek(['m-1']);
+    const [bytes] = (await reader.peek(['m-1'])) as Buffer[];
     expect(bytes?.length).toBe(32);
     expect(decodeResultHeader(bytes ?? Buffer.alloc(0))).toMatchObject({ isTaken: true, fingerprint: OURS });
     expect(await connection.pttl(keys.output(queue, 'm-1'))).toBeGreaterThan(50_000);

@@ -21,6 +21,7 @@ import { within } from '../redis/within.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
 import { addSpans } from './add-spans.ts';
 import { Durability } from './durability.ts';
+import { lyingBeside, readsPointers } from './lying-beside.ts';
 import { judge, type Again, type Found, type Verdict } from './job-verdict.ts';
 import { DISCARD_INPUT, READ_ENDINGS } from './lua/scripts.generated.ts';
 import { fingerprintOf, inGroups, roomFor, toResult, type AddOptions, type AddResult, type NewJob } from './new-job.ts';
@@ -211,6 +212,7 @@ export class JobProducer {
         removed.flat().map((jobId) => this.jobAndInput(jobId)),
       );
       await this.admission.release(removed.flat());
+      this.options.payloads?.forget(removed.flat());
       return removed.flat();
     });
   }
@@ -263,7 +265,9 @@ export class JobProducer {
     await Promise.allSettled([this.queue.close(), this.replacements.close(), this.durability.close()]);
   }
 
-  private async addAdmitted(jobs: readonly NewJob[], again: Again): Promise<AddResult[]> {
+  private async addAdmitted(given: readonly NewJob[], again: Again): Promise<AddResult[]> {
+    const { payloads, prefix = DEFAULT_PREFIX, queue } = this.options;
+    const jobs = payloads === undefined ? given : await lyingBeside(given, { payloads, prefix, queue });
     if (again === 'always') return this.replacements.replace(jobs, again);
     return (await Promise.all(inGroups(jobs).map((group) => this.addGroup(group, again)))).flat();
   }
@@ -273,11 +277,12 @@ export class JobProducer {
     const judged = jobs.map((job, i) => ({
       job,
       found: found[i]!,
-      verdict: judge(job.jobId, fingerprintOf(job), found[i]!, again),
+      verdict: judge(job.jobId, fingerprintOf(job), found[i]!, again, readsPointers(job, this.options.payloads)),
     }));
     const ofKind = (kind: Verdict['kind']) => judged.filter(({ verdict }) => verdict.kind === kind);
+    // no job was there, so the script added one beside a result that must not answer it
     await this.remove(
-      ofKind('conflict')
+      [...ofKind('conflict'), ...ofKind('replace')]
         .filter(({ found: { data } }) => data === undefined)
         .map(({ job }) => job.jobId),
     );

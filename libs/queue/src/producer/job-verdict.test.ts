@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { encodeResult } from '@shoal/contract';
+import { encodePointer, encodeResult } from '@shoal/contract';
 import { judge, toFound, type Again, type Found } from './job-verdict.ts';
 
 const OURS = '0000000000000001';
@@ -84,6 +84,26 @@ describe('the table above judge', () => {
       expect(verdict(found({ job: THEIRS, result: THEIRS }), 'always')).toBe('conflict');
     },
   );
+
+  test('a result on a payload server is ready for who reads it there, and used up for others', () => {
+    const result = encodeResult(
+      { dtype: 'f32', rows: 1, dims: 1, fingerprint: OURS, isTruncated: false },
+      new Uint8Array(4),
+    );
+    const head = encodePointer(result, { store: 'a:1', key: 'k' }).subarray(0, 32);
+    const [finished, forgotten] = [found({ job: OURS }), found()].map((one) => ({
+      ...one,
+      result: toFound([null, null, null], head).result,
+    })) as [Found, Found];
+    const kindOf = (what: Found, again: Again, readsPointers: boolean): string =>
+      judge('j', OURS, what, again, readsPointers).kind;
+    for (const what of [finished, forgotten]) {
+      expect(kindOf(what, 'when-used-up', true)).toBe('ready');
+      expect(kindOf(what, 'when-used-up', false)).toBe('replace');
+      expect(kindOf(what, 'never', false)).toBe('ready');
+      expect(judge('j', THEIRS, what, 'when-used-up').kind).toBe('conflict');
+    }
+  });
 
   test('of a plain job without a fingerprint the result tells whose it is', () => {
     expect(verdict(found({ job: '', result: OURS }))).toBe('ready');

@@ -9,7 +9,8 @@
 //     expired, or failed     and add it anew
 //
 // `again` shifts the last two lines: 'never' leaves a finished job alone, 'always' replaces it even when its own result
-// is unread (it arrived damaged). A job that some plain BullMQ producer added without a fingerprint counts as the same
+// is unread (it arrived damaged). A result that lies on a payload server is as good as used up for whoever cannot read it
+// there, or needs one that is kept. A job that some plain BullMQ producer added without a fingerprint counts as the same
 // request; whose vectors they are is seen from the fingerprint in the result.
 
 import { ShoalError, decodeResultHeader, type ResultHeader } from '@shoal/contract';
@@ -47,12 +48,14 @@ export function toFound(hash: readonly (string | null)[], head: Buffer): Found {
   };
 }
 
-export function judge(jobId: string, fingerprint: string, found: Found, again: Again): Verdict {
+/** `readsPointers`: the job's reader fetches bodies from payload servers. */
+export function judge(jobId: string, fingerprint: string, found: Found, again: Again, readsPointers = false): Verdict {
   const { data, isFinished, failedReason, result } = found;
   const isUnread = result !== undefined && !result.isTaken;
   if (isUnread && result.fingerprint !== fingerprint) return conflict(jobId, result.fingerprint, fingerprint);
-  const mayFetch = isUnread && again !== 'always';
-  if (data === undefined) return { kind: mayFetch ? 'ready' : 'add' };
+  const isBeyondReach = isUnread && result.isPointer && !readsPointers && again === 'when-used-up';
+  const mayFetch = isUnread && again !== 'always' && !isBeyondReach;
+  if (data === undefined) return { kind: mayFetch ? 'ready' : isBeyondReach ? 'replace' : 'add' };
   const theirs = requestOf(data, found) ?? fingerprint;
   if (theirs !== fingerprint && !(isFinished && again === 'always')) return conflict(jobId, theirs, fingerprint);
   if (!isFinished) return { kind: 'known' };

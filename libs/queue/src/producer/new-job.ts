@@ -32,6 +32,11 @@ export interface NewJob {
    * nothing is checked twice.
    */
   readonly parsed?: ParsedJob | undefined;
+  /**
+   * Input and result may lie on the producer's payload servers, because all who serve the queue have the same, and because
+   * what is lost there is asked for again: never of a job whose result is fetched later by somebody else.
+   */
+  readonly mayLieBeside?: boolean | undefined;
 }
 
 type ParsedJob = EmbedJob | RerankJob | SimilarityJob;

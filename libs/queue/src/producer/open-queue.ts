@@ -4,6 +4,7 @@ import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger, Tracer } from '@shoal/core';
 import { Queue } from '../bullmq/package.ts';
 import type { AdmissionLimits } from '../admission/admission.ts';
+import type { PayloadServers } from '../payload/payload-servers.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import type { Redis } from '../redis/connection.ts';
 
@@ -15,6 +16,8 @@ export interface ProducerOptions {
   readonly queue: string;
   /** How much the queue takes; see admission.ts. */
   readonly limits?: Partial<AdmissionLimits> | undefined;
+  /** Where inputs and results of jobs may lie that say so. Left out: on the queue server. */
+  readonly payloads?: PayloadServers | undefined;
   readonly log?: Logger | undefined;
   /** Makes spans of jobs whose trace is followed. Left out: none. */
   readonly tracer?: Tracer | undefined;

@@ -10,6 +10,7 @@ import { closeConnection, openConnection, untilReady, type Redis } from '../redi
 import { translated } from '../redis/translated.ts';
 import { judge, toFound, type Again, type Found } from './job-verdict.ts';
 import { fingerprintOf, inGroups, toResult, type AddResult, type NewJob } from './new-job.ts';
+import { readsPointers } from './lying-beside.ts';
 import { openQueue, type ProducerOptions } from './open-queue.ts';
 
 /**
@@ -55,7 +56,10 @@ export class Replacements {
       ]),
     );
     const found = await this.look(connection, jobs);
-    const verdicts = jobs.map((job, i) => judge(job.jobId, fingerprintOf(job), found[i]!, again));
+    const { payloads } = this.options;
+    const verdicts = jobs.map((job, i) =>
+      judge(job.jobId, fingerprintOf(job), found[i]!, again, readsPointers(job, payloads)),
+    );
     const transaction = await openTransaction(queue);
     for (const [i, job] of jobs.entries()) {
       const { kind } = verdicts[i]!;

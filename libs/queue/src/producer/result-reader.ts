@@ -3,7 +3,15 @@
 // readers that make vectors durable in between. It keeps no list of open jobs and checks no checksum; @shoal/client
 // does both.
 
-import { keySpace, type KeySpace } from '@shoal/contract';
+import {
+  decodePointer,
+  decodeResultHeader,
+  isShoalError,
+  keySpace,
+  pointedResult,
+  type KeySpace,
+  type ShoalError,
+} from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { BufferPool } from '@shoal/core/base';
 import { releaseAdmission } from '../admission/admission.ts';
@@ -12,7 +20,9 @@ import { closeConnection, openConnection, untilReady, type Redis } from '../redi
 import { askNowAndThen } from '../redis/ask-now-and-then.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
 import { acknowledge, type Acknowledged } from '../payload/acknowledge.ts';
+import { countPayload } from '../redis/process-counts.ts';
 import { askOnce, valueOf } from '../redis/command-pipeline.ts';
+import type { PayloadServers } from '../payload/payload-servers.ts';
 import { parseReply, type ReplyMessage } from '../payload/reply-message.ts';
 import { TakenMarks, takenHeader } from './taken-marks.ts';
 import { translated } from '../redis/translated.ts';
@@ -25,8 +35,16 @@ export interface ReaderOptions {
   readonly queue: string;
   /** 1 to 64 of A-Z a-z 0-9 _ -; jobs carry `replyChannel` so that their ends are heard here. */
   readonly replyName: string;
+  /** Where bodies may lie. Left out: results that are pointers are handed out as they are. */
+  readonly payloads?: PayloadServers | undefined;
   readonly log?: Logger | undefined;
 }
+
+/**
+ * Header and body as stored (SHL1), or undefined where there is nothing. Of a pointer what it leads to, PAYLOAD_LOST where
+ * that is not there any more, or PAYLOAD_ELSEWHERE.
+ */
+export type Peeked = Buffer | ShoalError | undefined;
 
 export class ResultReader {
   /** What goes into a job as `reply`. */
@@ -34,6 +52,7 @@ export class ResultReader {
   private readonly keys: KeySpace;
   private readonly prefix: string | undefined;
   private readonly queue: string;
+  private readonly payloads: PayloadServers | undefined;
   private readonly connection: Redis;
   private readonly subscriber: Redis;
   private readonly pool: BufferPool;
@@ -44,6 +63,7 @@ export class ResultReader {
     this.keys = keySpace(options.prefix);
     this.prefix = options.prefix;
     this.queue = options.queue;
+    this.payloads = options.payloads;
     this.replyChannel = this.keys.reply(options.replyName);
     this.connection = connection;
     this.subscriber = subscriber;
@@ -74,7 +94,7 @@ export class ResultReader {
 
   /** Subscribed when it resolves. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
   static async connect(options: ReaderOptions): Promise<ResultReader> {
-    const pool = new BufferPool();
+    const pool = options.payloads?.pool ?? new BufferPool(); // one, so that `release` knows where memory came from
     const connection = openConnection({
       url: options.redisUrl,
       prefix: options.prefix,
@@ -123,8 +143,8 @@ export class ResultReader {
     await this.subscriber.subscribe(this.replyChannel);
   }
 
-  /** Header and body as stored (SHL1), or undefined where there is nothing; results stay as they are. In order. */
-  async peek(jobIds: readonly string[]): Promise<(Buffer | undefined)[]> {
+  /** Results stay as they are. In order. */
+  async peek(jobIds: readonly string[]): Promise<Peeked[]> {
     // Single commands, not a pipeline: after a reconnect these are sent again, a broken pipeline is not.
     return translated(async () => {
       const keys = this.keysOf(jobIds);
@@ -134,8 +154,26 @@ export class ResultReader {
       );
       const bodies = replies.map((reply) => (valueOf(reply) as Buffer | null) ?? undefined);
       this.marks.saw(keys, bodies);
-      return bodies;
+      const { payloads } = this;
+      if (payloads === undefined) return bodies;
+      return Promise.all(bodies.map((bytes, at) => this.followed(jobIds[at]!, bytes, payloads)));
     });
+  }
+
+  /** The whole result that a pointer leads to; whether its body is sound is for whoever opens it. */
+  private async followed(jobId: string, bytes: Buffer | undefined, payloads: PayloadServers): Promise<Peeked> {
+    const header = bytes === undefined ? undefined : decodeResultHeader(bytes);
+    if (bytes === undefined || header?.isPointer !== true || header.isTaken) return bytes;
+    try {
+      const pointer = decodePointer(bytes);
+      const body = pointedResult(bytes, pointer, await payloads.get(pointer));
+      payloads.note(jobId, pointer);
+      return body;
+    } catch (error) {
+      if (!isShoalError(error)) throw error;
+      if (error.code === 'PAYLOAD_LOST') countPayload('lost');
+      return error;
+    }
   }
 
   /**
@@ -146,7 +184,7 @@ export class ResultReader {
     for (const { buffer } of results) this.pool.giveBack(buffer);
   }
 
-  /** Each body once; its header stays, marked TAKEN. In order. */
+  /** Each body once, a pointer as it is; its header stays, marked TAKEN. In order. */
   async acknowledge(jobIds: readonly string[]): Promise<Acknowledged[]> {
     return translated(async () => {
       const [results] = await Promise.all([
@@ -157,6 +195,7 @@ export class ResultReader {
         this.keysOf(jobIds),
         results.map((result) => (result.kind === 'body' ? takenHeader(result.bytes) : undefined)),
       );
+      this.payloads?.forget(jobIds);
       return results;
     });
   }
@@ -169,6 +208,7 @@ export class ResultReader {
     await translated(async () => {
       await Promise.all([this.marks.mark(this.connection, this.keysOf(jobIds)), this.releaseRoom(jobIds)]);
     });
+    this.payloads?.forget(jobIds);
   }
 
   private keysOf(jobIds: readonly string[]): string[] {

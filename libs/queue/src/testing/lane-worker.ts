@@ -5,13 +5,13 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { keySpace } from '@shoal/contract';
+import { cpuLaneOf, keySpace } from '@shoal/contract';
 import { Pipeline, READ_JOBS, fixedBudget, noLog, noMetrics, systemClock, type PayloadStore } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
 import { BullJobSource } from '../worker/bull-job-source.ts';
 import { LanesSource, type MainLaneGate } from '../lanes/lanes-source.ts';
-import { RedisPayloadStore } from '../payload.ts';
+import { PayloadServers, RedisPayloadStore } from '../payload.ts';
 import { RedisAnnouncer } from '../worker/announcer.ts';
 
 export const LANE_QUEUE = 'embed-x';
@@ -28,6 +28,12 @@ export interface LaneWorkerOptions {
   readonly newestVersion?: number | undefined;
   /** See core's FaultPoints. */
   readonly faultPoint?: string | undefined;
+  /** Default `LANE_QUEUE`. */
+  readonly queue?: string | undefined;
+  /** Of its vectors. Default 8. */
+  readonly dims?: number | undefined;
+  /** See the setting. Default: none. */
+  readonly payloadServers?: string | undefined;
 }
 
 export interface LaneWorker {
@@ -58,21 +64,26 @@ export async function startLaneWorker(options: LaneWorkerOptions): Promise<Child
 
 /** The same within this process; claims when it resolves. */
 export async function openLaneWorker(options: LaneWorkerOptions): Promise<LaneWorker> {
-  const { redisUrl, prefix, role, leaseMs, faultPoint, newestVersion } = options;
+  const { redisUrl, prefix, role, leaseMs, faultPoint, newestVersion, queue = LANE_QUEUE, payloadServers } = options;
   const faults = faultPointsFrom(faultPoint, (signal) => process.kill(process.pid, signal));
-  const server = { redisUrl, prefix, queue: LANE_QUEUE, log: noLog };
+  const server = { redisUrl, prefix, queue, log: noLog };
+  const cpuQueue = cpuLaneOf(queue);
   const common = { ...server, newestVersion, leaseMs, stalledCheckMs: Math.ceil(leaseMs / 3) };
   const source =
     role === 'gpu'
-      ? new BullJobSource({ ...common, handOverTo: LANE_CPU_QUEUE, faults })
+      ? new BullJobSource({ ...common, handOverTo: cpuQueue, faults })
       : new LanesSource({
-          cpu: new BullJobSource({ ...common, queue: LANE_CPU_QUEUE }),
+          cpu: new BullJobSource({ ...common, queue: cpuQueue }),
           main: new BullJobSource(common),
           gate: closedGate,
         });
+  const payloads =
+    payloadServers === undefined
+      ? undefined
+      : await PayloadServers.connect({ payloadServers, clientName: 'lane-worker' });
   const [announcer, store] = await Promise.all([
     RedisAnnouncer.connect(server),
-    RedisPayloadStore.connect({ ...server, cpuQueue: LANE_CPU_QUEUE }),
+    RedisPayloadStore.connect({ ...server, cpuQueue, payloads }),
   ]);
   const executor = new InProcessExecutor({
     log: noLog,
@@ -81,9 +92,13 @@ export async function openLaneWorker(options: LaneWorkerOptions): Promise<LaneWo
     tokenizer: new FakeTokenizer(),
     limits: { maxRowAgeMs: 50, windowRows: 8, maxWaitMs: 1, minRows: 1 },
     isLastLane: role === 'cpu',
-    resultKey: (resultId) => keySpace(prefix).output(LANE_QUEUE, resultId),
+    resultKey: (resultId) => keySpace(prefix).output(queue, resultId),
     newBudget: () => fixedBudget({ maxPaddedTokens: 1_024, maxRows: 64 }),
-    newBackend: (clock) => deviceOf(role, new FakeBackend({ clock, runMs: () => 2 })),
+    newBackend: (clock) =>
+      deviceOf(
+        role,
+        new FakeBackend({ clock, runMs: () => 2, ...(options.dims !== undefined && { dims: options.dims }) }),
+      ),
   });
   const pipeline = new Pipeline({
     source,

@@ -8,6 +8,7 @@ import {
   type ErrorCode,
   isReservedJobId,
   keySpace,
+  needsInputKey,
   parseFailedReason,
   type KeySpace,
 } from '@shoal/contract';
@@ -269,9 +270,7 @@ export class QueueAdmin {
     if (isReservedJobId(jobId)) return 'not-failed';
     const job = await Job.fromId(this.queue, jobId);
     if (job === undefined || !(await job.isFailed())) return 'not-failed';
-    const data: unknown = job.data;
-    const hasInputKey = typeof data === 'object' && data !== null && 'input' in data;
-    if (hasInputKey && (await this.connection.exists(this.keys.input(this.queue.name, jobId))) === 0)
+    if (needsInputKey(job.data) && (await this.connection.exists(this.keys.input(this.queue.name, jobId))) === 0)
       return 'input-lost';
     await runScript(this.connection, FORGIVE_JOB, [[this.queue.toKey(jobId), CANCEL_MARK]]);
     await job.retry('failed', { resetAttemptsMade: true, resetAttemptsStarted: true });
