@@ -17,7 +17,8 @@ import { SHOAL, Sandbox, says, watch, type Result, type Running } from '../testi
 const DIMS = 32;
 const HEADER_BYTES = 128;
 /** Rows of a run that something happens to half-way: seconds of work. More at night. */
-const MUCH = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 9_000 : 24_000;
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+const MUCH = isNightly ? 24_000 : 9_000;
 const MUCH_TEXT = MUCH.toLocaleString('en');
 /** What every command says where the server on PATH is Redis 7.0. */
 const ADVICE = /^shoal: the queue server is Redis 7\.0\.\d+; .* are advised\. Upgrade it when you can\n/m;
@@ -542,6 +543,10 @@ describe('with a server and a worker that are there', () => {
   });
 });
 
+// By day kills.test.ts kills a run, and two runs share a server there.
+if (!isNightly)
+  console.warn('SIGKILL of runs from nothing, and two at once, are tried at night (npm run test:nightly)');
+
 describe('from nothing', () => {
   let box: Sandbox;
   beforeEach(() => {
@@ -579,7 +584,7 @@ describe('from nothing', () => {
     await nothingLeft(0);
   });
 
-  test('two at once share a server, and both get their own rows', async () => {
+  test.runIf(isNightly)('two at once share a server, and both get their own rows', async () => {
     for (const name of ['a', 'b'])
       writeFileSync(
         box.path(`${name}.txt`),
@@ -677,7 +682,7 @@ describe('from nothing', () => {
     expect([result.code, rowsOf(result.stdout).length]).toEqual([0, 1]);
   }, 60_000);
 
-  test('SIGKILL, then the same command: the same rows as without it', async () => {
+  test.runIf(isNightly)('SIGKILL, then the same command: the same rows as without it', async () => {
     writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
     const first = box.start(['embed', 'much.txt', '-o', 'much.npy']);
     await written(box, 'much.npy', (MUCH / 3) * DIMS * 4, first);
@@ -701,42 +706,45 @@ describe('from nothing', () => {
     expect(found.filter((vector, row) => !(cosine(vector, quiet[row]!) > 0.999999))).toEqual([]);
   });
 
-  test('SIGKILL of a run in shards, then the same command: whole shards are left as they are', async () => {
-    writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
-    const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', String(MUCH / 6)];
-    const first = box.start(args);
-    while (!existsSync(box.path('much-00001.arrow'))) {
-      if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
-      await sleep(10);
-    }
-    first.child.kill('SIGKILL');
-    await first.ended;
-    const { ino } = statSync(box.path('much-00001.arrow'));
-    // killed processes hold a file for a moment
-    let resumed = await box.run(args);
-    while (resumed.stderr.includes('is writing it')) resumed = await sleep(500).then(() => box.run(args));
-    expect(resumed).toMatchObject({
-      code: 0,
-      stderr: expect.stringMatching(
-        new RegExp(
-          /goes on with much\.arrow behind [\d,]+ rows.*\n[\s\S]*/.source +
-            `${MUCH_TEXT} rows → much-00000\\.arrow to .*05\\.arrow.* were there`,
+  test.runIf(isNightly)(
+    'SIGKILL of a run in shards, then the same command: whole shards are left as they are',
+    async () => {
+      writeFileSync(box.path('much.txt'), texts(MUCH).join('\n'));
+      const args = ['embed', 'much.txt', '-o', 'much.arrow', '--shard-rows', String(MUCH / 6)];
+      const first = box.start(args);
+      while (!existsSync(box.path('much-00001.arrow'))) {
+        if (first.child.exitCode !== null) throw new Error(`the run ended too early:\n${first.stderr()}`);
+        await sleep(10);
+      }
+      first.child.kill('SIGKILL');
+      await first.ended;
+      const { ino } = statSync(box.path('much-00001.arrow'));
+      // killed processes hold a file for a moment
+      let resumed = await box.run(args);
+      while (resumed.stderr.includes('is writing it')) resumed = await sleep(500).then(() => box.run(args));
+      expect(resumed).toMatchObject({
+        code: 0,
+        stderr: expect.stringMatching(
+          new RegExp(
+            /goes on with much\.arrow behind [\d,]+ rows.*\n[\s\S]*/.source +
+              `${MUCH_TEXT} rows → much-00000\\.arrow to .*05\\.arrow.* were there`,
+          ),
         ),
-      ),
-    });
-    expect(statSync(box.path('much-00001.arrow')).ino).toBe(ino);
-    const quiet = await quietRows();
-    const rows = [0, 1, 2, 3, 4, 5].flatMap((shard) => {
-      const table = tableFromIPC(readFileSync(box.path(`much-0000${shard}.arrow`)));
-      return Array.from(table.getChild('embedding')!, (vector, at) => ({
-        vector,
-        index: Number(table.getChild('index')!.get(at)),
-      }));
-    });
-    expect(rows.map(({ index }) => index)).toEqual(quiet.map((_, row) => row));
-    expect(rows.filter(({ vector, index }) => !(cosine(vector, quiet[index]!) > 0.999999))).toEqual([]);
-    expect(readdirSync(box.files).filter((name) => name.startsWith('.'))).toEqual([]);
-  });
+      });
+      expect(statSync(box.path('much-00001.arrow')).ino).toBe(ino);
+      const quiet = await quietRows();
+      const rows = [0, 1, 2, 3, 4, 5].flatMap((shard) => {
+        const table = tableFromIPC(readFileSync(box.path(`much-0000${shard}.arrow`)));
+        return Array.from(table.getChild('embedding')!, (vector, at) => ({
+          vector,
+          index: Number(table.getChild('index')!.get(at)),
+        }));
+      });
+      expect(rows.map(({ index }) => index)).toEqual(quiet.map((_, row) => row));
+      expect(rows.filter(({ vector, index }) => !(cosine(vector, quiet[index]!) > 0.999999))).toEqual([]);
+      expect(readdirSync(box.files).filter((name) => name.startsWith('.'))).toEqual([]);
+    },
+  );
 
   test('a worker that cannot run is reported with its reason, and not tried again', async () => {
     writeFileSync(join(box.cacheDir, 'graphs'), 'a file where a folder belongs');

@@ -331,19 +331,16 @@ describe('whatever dies, one result is visible', () => {
     });
   }
 
-  const atNight = ['before-complete', 'after-announce'];
-  if (!isNight) console.warn(`SIGKILL ${atNight.join(' and ')} are tried at night (npm run test:nightly)`);
-  test.each(['before-commit', 'after-commit', 'after-complete', ...(isNight ? atNight : [])])(
-    'SIGKILL %s',
-    async (point) => {
-      const queue = plainQueue();
-      const jobIds = Array.from({ length: 20 }, (_, i) => `${point}-${i}`);
-      await queue.addBulk(jobIds.map((jobId) => ({ name: 'embed', data: { v: 1, texts: TEXTS }, opts: { jobId } })));
-      await startWorker({ SHOAL_FAULT_POINT: `${point}:SIGKILL:2` });
-      await startWorker();
-      await expectOneResult(queue, jobIds);
-    },
-  );
+  const atNight = ['before-commit', 'before-complete', 'after-complete', 'after-announce'];
+  if (!isNight) console.warn(`SIGKILL ${atNight.join(', ')} are tried at night (npm run test:nightly)`);
+  test.each(['after-commit', ...(isNight ? atNight : [])])('SIGKILL %s', async (point) => {
+    const queue = plainQueue();
+    const jobIds = Array.from({ length: 20 }, (_, i) => `${point}-${i}`);
+    await queue.addBulk(jobIds.map((jobId) => ({ name: 'embed', data: { v: 1, texts: TEXTS }, opts: { jobId } })));
+    await startWorker({ SHOAL_FAULT_POINT: `${point}:SIGKILL:2` });
+    await startWorker();
+    await expectOneResult(queue, jobIds);
+  });
 
   test('an executor that is stopped past its lease and resumed writes nothing', async () => {
     const queue = plainQueue();
