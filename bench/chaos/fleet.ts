@@ -66,7 +66,9 @@ export class SupervisedFleet {
     );
   }
 
+  /** Resolves when it, or one that was started in its place, is ready. */
   private launch(index: number): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
     this.starts++;
     const child = fork(fileURLToPath(new URL('../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
       env: {
@@ -82,10 +84,9 @@ export class SupervisedFleet {
       this.children[index] = undefined;
       if (this.isStopping) return;
       if (!this.killed.has(child)) this.leftByThemselves.push(String(code ?? signal));
-      setTimeout(() => (this.isStopping ? undefined : void this.launch(index)), RESTART_MS);
+      setTimeout(() => (this.isStopping ? undefined : void this.launch(index).then(resolve)), RESTART_MS);
     });
-    return new Promise((resolve) =>
-      child.on('message', (message: { readonly kind: string }) => (message.kind === 'ready' ? resolve() : undefined)),
-    );
+    child.on('message', (message: { readonly kind: string }) => (message.kind === 'ready' ? resolve() : undefined));
+    return promise;
   }
 }

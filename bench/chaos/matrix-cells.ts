@@ -145,7 +145,10 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
   'supervisor:behind': { promise: 'It counts by a clock that does not step.' },
   'supervisor:disk': { promise: 'Its log ends; the server’s own disk is in the row of the queue server.' },
   'supervisor:read-only': { promise: 'It does not start, and says which folder it cannot write.' },
-  'supervisor:descriptors': { promise: 'New commands cannot attach and say so; attached ones go on.' },
+  'supervisor:descriptors': {
+    promise: 'New commands cannot attach and say so; attached ones go on.',
+    test: 'libs/private-server/src/attach.test.ts',
+  },
   'supervisor:memory': { promise: 'As killed.' },
   'supervisor:cut': {
     promise:
@@ -251,8 +254,9 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
   'claimer:read-only': { not: NO_FILES },
   'claimer:descriptors': {
     promise:
-      'It goes on with what it has open; an executor that dies meanwhile is started when there are descriptors, or the worker ends and is started again.',
+      'It goes on with what it has open; an executor that dies meanwhile is started when there are descriptors, or the worker says so, ends with 1 and is started again.',
     made: LIMIT,
+    test: 'libs/ops/src/service-main.test.ts',
   },
   'claimer:memory': { promise: `As killed. ${KILLED_WORKER}`, made: LIMIT },
   'claimer:cut': { promise: WIRE_WORKER, made: PROXY },

@@ -26,8 +26,9 @@ async function report({ stderr }: Terminal, error: unknown): Promise<number> {
   }
   const { isShoalError } = await import('@shoal/contract');
   const { diskFailure } = await import('@shoal/fetch');
+  const { descriptorFailure } = await import('@shoal/core/base');
   const { redactText } = await import('@shoal/core/redact-url');
-  const failure = diskFailure(error) ?? error;
+  const failure = diskFailure(error) ?? descriptorFailure(error) ?? error;
   if (!isShoalError(failure)) {
     stderr.write(
       'shoal: something unexpected happened; this is a bug worth ' +

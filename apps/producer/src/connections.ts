@@ -92,13 +92,3 @@ export class Connections {
     );
   }
 }
-
-/** Undefined where the system does not tell. */
-export function descriptorLimit(): number | undefined {
-  Reflect.set(process.report, 'excludeNetwork', true); // names of peers would be looked up
-  const report: unknown = process.report.getReport();
-  const limits: unknown = typeof report === 'object' && report !== null ? Reflect.get(report, 'userLimits') : undefined;
-  const files: unknown = typeof limits === 'object' && limits !== null ? Reflect.get(limits, 'open_files') : undefined;
-  const soft: unknown = typeof files === 'object' && files !== null ? Reflect.get(files, 'soft') : undefined;
-  return typeof soft === 'number' ? soft : undefined;
-}

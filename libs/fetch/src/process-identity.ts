@@ -1,5 +1,6 @@
 // Which process a pid means: a pid alone is reused, a pid with its start time is not. Lock files and run files hold
-// both. Refuses nothing and signals nobody; a zombie counts as dead, because it will never release what it holds.
+// both. Signals nobody; a zombie counts as dead, because it will never release what it holds. Refuses only to answer
+// while it can open nothing (EMFILE, ENFILE, ENOMEM): a process that cannot be looked up then is not gone.
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync, readlinkSync } from 'node:fs';
@@ -53,7 +54,8 @@ export function isInSight({
 function bootId(): string {
   try {
     return readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim().slice(0, 8);
-  } catch {
+  } catch (error) {
+    unlessBlind(error);
     return hostname();
   }
 }
@@ -80,9 +82,16 @@ function startTimeFromProc(pid: number): string | undefined {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
     const [state, ...fields] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
     return state === 'Z' || state === 'X' ? undefined : fields[18];
-  } catch {
+  } catch (error) {
+    unlessBlind(error);
     return undefined;
   }
+}
+
+/** Rethrows what says nothing of the file that was to be read. */
+function unlessBlind(error: unknown): void {
+  if (error instanceof Error && ['EMFILE', 'ENFILE', 'ENOMEM'].includes(String(Reflect.get(error, 'code'))))
+    throw error;
 }
 
 function startTimeFromPs(pid: number): string | undefined {

@@ -1,6 +1,7 @@
 // Why a server could not listen, as an error that names the setting to change. For every HTTP server of this project.
 
 import { ShoalError } from '@shoal/contract';
+import { descriptorFailure } from '@shoal/core/base';
 
 export interface ListenAddress {
   readonly host: string;
@@ -11,11 +12,14 @@ export interface ListenAddress {
   readonly setting: string;
 }
 
-/** `error` as CONFIG_INVALID when it is about the address; anything else comes back as it is. */
+/**
+ * `error` as CONFIG_INVALID when it is about the address, as SETUP_FAILED when this process may open nothing more;
+ * anything else comes back as it is.
+ */
 export function listenFailure(error: unknown, { host, port, what, setting }: ListenAddress): unknown {
   const code: unknown = error instanceof Error ? Reflect.get(error, 'code') : undefined;
   const found = typeof code === 'string' ? REASONS.get(code) : undefined;
-  if (found === undefined) return error;
+  if (found === undefined) return descriptorFailure(error) ?? error;
   return new ShoalError(
     'CONFIG_INVALID',
     `${what} cannot listen on ${host}:${port}: ${found}; choose another with the setting ${setting}`,

@@ -16,6 +16,7 @@ import {
   type Settings,
   type Tracer,
 } from '@shoal/core';
+import { descriptorFailure } from '@shoal/core/base';
 import { createLogger } from './logger.ts';
 import { readSettingsFiles } from './settings-file.ts';
 import { PARENT_TELLS, giveSigns } from './signs-of-life.ts';
@@ -89,11 +90,12 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
     endSigns = giveSigns();
     return await untilStopped(service, stopped, log);
   } catch (error) {
-    const failure = toFailure(error, 'SETUP_FAILED');
+    const known = descriptorFailure(error) ?? error;
+    const failure = toFailure(known, 'SETUP_FAILED');
     await report({ kind: 'unfit', failure });
     if (!process.argv.includes(PARENT_TELLS)) process.stderr.write(`shoal ${name}: ${redactText(failure.message)}\n`);
-    if (!isShoalError(error) && error instanceof Error) process.stderr.write(`${redactText(error.stack ?? '')}\n`);
-    return isShoalError(error, 'CONFIG_INVALID') ? 2 : 1;
+    if (!isShoalError(known) && known instanceof Error) process.stderr.write(`${redactText(known.stack ?? '')}\n`);
+    return isShoalError(known, 'CONFIG_INVALID') ? 2 : 1;
   } finally {
     endSigns?.();
     await traced?.stop();
@@ -108,7 +110,7 @@ async function untilStopped(service: Service, stopped: Promise<string>, log: Log
     log.info({ reason: reason ?? 'told to make room for its successor' }, 'stopping');
     return reason === undefined ? REPLACE_ME : 0;
   } catch (error) {
-    log.error({ err: error }, 'cannot go on');
+    log.error({ err: descriptorFailure(error) ?? error }, 'cannot go on');
     return 1;
   } finally {
     await service.stop();

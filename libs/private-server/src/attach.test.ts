@@ -19,8 +19,11 @@ import {
 import { connect, createServer } from 'node:net';
 import { hostname, tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { cacheFolder } from '@shoal/core';
+import { descriptorFailure } from '@shoal/core/base';
+import { withoutDescriptors } from '@shoal/core/testing';
 import { withLock } from '@shoal/fetch';
 import { isAlive, placeOfPids } from '@shoal/fetch/process-identity';
 import { attachRunningServer, attachServer, type AttachedServer } from './attach.ts';
@@ -247,6 +250,46 @@ test('when the supervisor is killed, attached commands bring up another with the
   other.child.stdin?.end();
   await once(other.child, 'exit');
   await server.release();
+});
+
+test.runIf(process.platform === 'linux')(
+  'a supervisor that can open nothing more takes its run file for no deleted one: server and commands go on',
+  async () => {
+    const server = await attach();
+    const { supervisor, server: served } = running()!;
+    const limit = (files: string): unknown =>
+      spawnSync('prlimit', ['--pid', String(supervisor.pid), `--nofile=${files}:`]).status;
+    expect(limit('3')).toBe(0);
+    await sleep(2_500); // it looks every two seconds
+    expect(limit('1024')).toBe(0);
+    expect(await say(server, 'PING')).toBe('+PONG');
+    expect(running()).toMatchObject({ supervisor, server: served });
+    const other = await attachRunningServer({ cacheDir });
+    expect(other?.url).toBe(server.url);
+    await other?.release();
+    await server.release();
+  },
+);
+
+test('while this process can open nothing, it takes no other for gone and no run file for missing', async () => {
+  const server = await attach();
+  const runFile = join(cacheDir, 'server', 'run.json');
+  const { supervisor } = running()!;
+  const found = await withoutDescriptors(async () =>
+    [() => readRunFile(runFile), () => isAlive(supervisor)].map((look) => {
+      try {
+        return look();
+      } catch (error) {
+        return descriptorFailure(error)?.message;
+      }
+    }),
+  );
+  await server.release();
+  if (typeof found === 'string') return console.log(`descriptors are not tried: ${found}`);
+  expect(found.came).toEqual([
+    expect.stringContaining(`cannot open ${runFile}: this process has as many files`),
+    expect.stringContaining(`cannot open /proc/${supervisor.pid}/stat: this process has as many files`),
+  ]);
 });
 
 test(

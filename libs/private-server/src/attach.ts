@@ -12,6 +12,7 @@ import { hostname } from 'node:os';
 import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isShoalError, ShoalError } from '@shoal/contract';
+import { descriptorFailure } from '@shoal/core/base';
 import type { Logger } from '@shoal/core';
 import { diskFailure, withLock } from '@shoal/fetch';
 import { ControlLine, waitUntilGone } from './control-line.ts';
@@ -220,7 +221,7 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
   closeSync(log);
   const outcome = await new Promise<Launched>((resolve) => {
     child.once('message', (message) => resolve(message as Launched));
-    child.once('error', (error) => resolve({ kind: 'unfit', message: error.message }));
+    child.once('error', (error) => resolve({ kind: 'unfit', message: (descriptorFailure(error) ?? error).message }));
     child.once('exit', (code, signal) =>
       resolve({
         kind: 'unfit',
@@ -241,7 +242,7 @@ function openLog(site: Site): number {
   try {
     return openSync(site.log, 'a', 0o600);
   } catch (error) {
-    throw diskFailure(error, site.log) ?? error;
+    throw diskFailure(error, site.log) ?? descriptorFailure(error) ?? error;
   }
 }
 

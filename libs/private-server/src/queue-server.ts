@@ -8,6 +8,8 @@ import { once } from 'node:events';
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
+import { toFailure } from '@shoal/contract';
+import { descriptorFailure } from '@shoal/core/base';
 import { KeptProcess } from '@shoal/ops/kept-process';
 import { ask, probe } from './socket-probe.ts';
 
@@ -77,7 +79,12 @@ export class QueueServer {
   /** From start to exit of one server process. */
   async #liveOnce(): Promise<Life> {
     const { program, socket, log } = this.#options;
-    const logFile = openSync(log, 'a', 0o600);
+    let logFile: number;
+    try {
+      logFile = openSync(log, 'a', 0o600);
+    } catch (error) {
+      return { wasReady: false, found: toFailure(descriptorFailure(error) ?? error).message };
+    }
     const logStart = fstatSync(logFile).size;
     const child = spawn(program, serverArguments(this.#options), {
       stdio: ['ignore', logFile, logFile],
@@ -85,7 +92,7 @@ export class QueueServer {
     });
     closeSync(logFile);
     const exited = new Promise<string>((resolve) => {
-      child.once('error', (error) => resolve(error.message));
+      child.once('error', (error) => resolve((descriptorFailure(error) ?? error).message));
       child.once('exit', (code, signal) =>
         resolve(signal === null ? `it exited with code ${code}` : `it was ended by ${signal}`),
       );
@@ -228,9 +235,18 @@ function anyOf(...patterns: readonly string[]): RegExp {
   return new RegExp(patterns.join('|'), 'i');
 }
 
+/** Nothing where the log cannot be read now: the server is started again all the same. */
+function printedSince(log: string, from: number): string {
+  try {
+    return readFileSync(log).subarray(from).toString('utf8');
+  } catch {
+    return '';
+  }
+}
+
 /** What the server printed last, with the cure where the cause is known. */
 function explain(log: string, from: number, data: string): string {
-  const printed = readFileSync(log).subarray(from).toString('utf8');
+  const printed = printedSince(log, from);
   const last = printed
     .trim()
     .split('\n')

@@ -3,6 +3,7 @@
 // seconds, because a home folder may be shared by hosts that cannot look up each other's processes.
 
 import { readFileSync, renameSync, rmSync, statSync, utimesSync, writeFileSync } from 'node:fs';
+import { descriptorFailure } from '@shoal/core/base';
 import { diskFailure } from '@shoal/fetch';
 import { isAlive, isInSight, type ProcessIdentity } from '@shoal/fetch/process-identity';
 
@@ -23,13 +24,16 @@ export interface RunFile {
 
 /**
  * Undefined when there is none or it cannot be understood: then nothing is running that it could speak of. Every field
- * is looked at, because what it names is connected to and stopped.
+ * is looked at, because what it names is connected to and stopped. Throws SETUP_FAILED when this process can open
+ * nothing now: it may well be there.
  */
 export function readRunFile(path: string): RunFile | undefined {
   try {
     const run: unknown = JSON.parse(readFileSync(path, 'utf8'));
     return isRunFile(run) ? run : undefined;
-  } catch {
+  } catch (error) {
+    const failure = descriptorFailure(error);
+    if (failure !== undefined) throw failure;
     return undefined;
   }
 }

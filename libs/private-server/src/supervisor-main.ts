@@ -2,6 +2,8 @@
 // The only place here that handles signals and exits. It keeps no terminal, no folder and no command alive.
 
 import { existsSync, renameSync, statSync } from 'node:fs';
+import { toFailure } from '@shoal/contract';
+import { descriptorFailure } from '@shoal/core/base';
 import type { Launched } from './control-protocol.ts';
 import { Supervisor, type SupervisorOptions } from './supervisor.ts';
 
@@ -30,7 +32,7 @@ function tell(message: Launched): void {
 main().then(
   () => process.exit(0),
   (error: unknown) => {
-    const message = error instanceof Error ? error.message : String(error);
+    const { message } = toFailure(descriptorFailure(error) ?? error);
     console.error(`${new Date().toISOString()} supervisor ${process.pid}: ${message}`);
     if (process.connected) process.send?.({ kind: 'unfit', message } satisfies Launched, () => process.exit(1));
     else process.exit(1);

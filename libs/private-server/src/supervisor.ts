@@ -56,7 +56,7 @@ export class Supervisor {
       socket: options.site.socket,
       data: options.site.data,
       log: options.site.log,
-      onStarted: (pid) => this.#record(pid),
+      onStarted: (pid) => this.#attempt(() => this.#record(pid)),
       onReady: () => this.#ready(),
       onCrash: (found) => this.#crashed(found),
     });
@@ -196,8 +196,13 @@ export class Supervisor {
     else void this.#abandonSite();
   }
 
+  /** What cannot be looked at now has not gone. */
   #ownsSite(): boolean {
-    return readRunFile(this.#options.site.runFile)?.supervisor.pid === process.pid;
+    try {
+      return readRunFile(this.#options.site.runFile)?.supervisor.pid === process.pid;
+    } catch {
+      return true;
+    }
   }
 
   /** While the disk takes nothing, what was written before stays: commands find the sockets, and the queue goes on. */

@@ -18,6 +18,7 @@ import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { ERROR_CODES, ShoalError, invariant, type ErrorCode, type Failure } from '@shoal/contract';
+import { descriptorFailure } from '@shoal/core/base';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { PARENT_TELLS, SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 
@@ -188,7 +189,7 @@ async function lifeOf(child: ChildProcess, stopping: AbortSignal): Promise<Endin
   stopping.addEventListener('abort', stop, { once: true });
   if (stopping.aborted) stop();
   await endOf(child).catch((error: unknown) => {
-    lastWords += String(error); // it could not be started at all
+    lastWords += String(descriptorFailure(error)?.message ?? error); // it could not be started at all
   });
   await pause(LAST_WORDS_MS, stopping);
   stopping.removeEventListener('abort', stop);

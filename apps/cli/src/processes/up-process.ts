@@ -15,8 +15,9 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, toFailure } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
+import { descriptorFailure } from '@shoal/core/base';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { REPLACE_ME } from '@shoal/ops/service';
 import { PARENT_TELLS, SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
@@ -110,7 +111,8 @@ export class UpProcess {
       const end = typeof signal === 'string' ? `killed by ${signal}` : endOfCode(code);
       return { failure, reason: failure?.message ?? (isSilent ? `silent for ${SILENT_FOR} and killed` : end) };
     } catch (error) {
-      return { failure, reason: error instanceof Error ? error.message : String(error) }; // it could not even be forked
+      // it could not even be forked
+      return { failure, reason: toFailure(descriptorFailure(error) ?? error).message };
     } finally {
       stopping.removeEventListener('abort', stop);
     }

@@ -16,4 +16,5 @@ export { RecordingAnnouncer, RecordingLogger, RecordingTracer, type LogLine, typ
 export { describeInferenceBackend, type BackendUnderTest } from './inference-backend.conformance.ts';
 export { FakeExecutorLink, READY, type Ready } from './fake-executor-link.ts';
 export { InProcessExecutor, type InProcessExecutorOptions } from './in-process-executor.ts';
+export { withoutDescriptors } from './no-descriptors.ts';
 export { programOf, testsRunBuild, type AppName, type Program } from './programs.ts';

@@ -8,7 +8,7 @@
 import { Socket } from 'node:net';
 import { DEFAULT_PREFIX, ShoalError } from '@shoal/contract';
 import { redactUrl, type Logger } from '@shoal/core';
-import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
+import { backoffMs, descriptorFailure, type Backoff, type BufferPool } from '@shoal/core/base';
 import { Redis, type RedisOptions } from 'ioredis';
 import { countReconnect } from './process-counts.ts';
 import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
@@ -191,7 +191,7 @@ export function isConnectionFault(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const code: unknown = Reflect.get(error, 'code');
   return (
-    (typeof code === 'string' && /^E(CONN|PIPE|NOENT|TIMEDOUT|HOST|NET|AI_)/.test(code)) ||
+    (typeof code === 'string' && /^E(CONN|PIPE|NOENT|TIMEDOUT|HOST|NET|AI_|[MN]FILE$)/.test(code)) ||
     /Connection is closed|Command aborted|Stream isn't writeable|max retries per request|Command timed out/.test(
       error.message,
     )
@@ -273,6 +273,15 @@ function unreachableError(
   waitMs: number,
   { isClosing, isSilent }: { readonly isClosing: boolean; readonly isSilent: boolean },
 ): ShoalError<'QUEUE_UNREACHABLE'> {
+  const starved = descriptorFailure(cause);
+  if (starved !== undefined) {
+    return new ShoalError(
+      'QUEUE_UNREACHABLE',
+      `no connection to the queue server at ${redactUrl(url)}: ${starved.message}`,
+      { server: redactUrl(url) },
+      cause,
+    );
+  }
   const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
   const cure = cause === undefined ? (isClosing ? maybeTls(url) : undefined) : tlsCure(cause);
   if (cure !== undefined) {

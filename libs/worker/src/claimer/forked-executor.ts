@@ -6,6 +6,7 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import type { AnyOrder, ExecutorLink, FromExecutor, LearnedBudget, ToExecutor } from '@shoal/core';
+import { descriptorFailure } from '@shoal/core/base';
 import {
   EXECUTOR_ENVIRONMENT,
   type ExecutorSettings,
@@ -84,7 +85,7 @@ export class ForkedExecutor implements ExecutorLink {
       }
     };
     child.on('message', (together: readonly FromExecutorProcess[]) => together.forEach(hear));
-    child.once('error', started.reject);
+    child.once('error', (error) => started.reject(descriptorFailure(error) ?? error));
     // `close`, not `exit`: only then has every message of the channel been read
     child.once('close', (code, signal) => {
       const reason = this.killReason ?? (signal === null ? `exit code ${code}` : `killed by ${signal}`);

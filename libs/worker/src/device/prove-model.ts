@@ -5,6 +5,7 @@
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
+import { descriptorFailure } from '@shoal/core/base';
 import { CANARY_TEXT, encodeCanary, openGraph, openTokenizer, type Canary, type StoredModel } from '@shoal/models';
 
 export interface ProveOptions {
@@ -69,12 +70,12 @@ function runApart(order: ToProof, timeoutMs: number): Promise<readonly number[]>
     if (message.kind === 'vector') resolve(message.values);
     else reject(corrupt(`does not run: ${message.message}`));
   });
-  child.once('error', reject);
+  child.once('error', (error) => reject(descriptorFailure(error) ?? error));
   child.once('close', (code, signal) =>
     reject(corrupt(`ends the process that runs it (${signal ?? `exit code ${code}`})`)),
   );
   // it may end before it has read the order, which its end tells as well
-  child.send(order, () => undefined);
+  child.once('spawn', () => child.send(order, () => undefined));
   return promise.finally(() => {
     clearTimeout(patience);
     child.kill('SIGKILL');

@@ -4,7 +4,7 @@
 
 import { invariant, toFailure } from '@shoal/contract';
 import type { AnyOrder, FromExecutor, Logger, ToExecutor } from '@shoal/core';
-import { Batcher } from '@shoal/core/base';
+import { Batcher, descriptorFailure } from '@shoal/core/base';
 import { createLogger } from '@shoal/ops/service';
 import { SHOAL_VERSION } from '../claimer/shoal-version.ts';
 import { EXECUTOR_ENVIRONMENT, type ExecutorSettings, type SimilarityExecutorSettings } from './executor-settings.ts';
@@ -64,7 +64,10 @@ export async function executorProcess<
       else executor.handle(message);
     });
   } catch (error) {
-    tell({ kind: 'unfit', failure: toFailure(error, 'SETUP_FAILED') } satisfies FromExecutor);
+    tell({
+      kind: 'unfit',
+      failure: toFailure(descriptorFailure(error) ?? error, 'SETUP_FAILED'),
+    } satisfies FromExecutor);
     await leave();
   }
 }

@@ -9,6 +9,7 @@ import { setPriority } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import type { RunShape } from '@shoal/core';
+import { descriptorFailure } from '@shoal/core/base';
 import type { OrtBackendOptions } from '@shoal/inference';
 
 export interface ProbedShape extends RunShape {
@@ -66,7 +67,7 @@ export async function probeShapes(options: ProbeOptions): Promise<readonly Probe
           onShape?.(message.shape);
         }
       });
-      child.once('error', reject);
+      child.once('error', (error) => reject(descriptorFailure(error) ?? error));
       child.once('close', (code, by) =>
         reject(
           new ShoalError(
@@ -89,6 +90,6 @@ function startProbe({ backend, shapes, repeats, arenaTokens }: ProbeOptions): Ch
   const main = fileURLToPath(new URL(isSource ? './shape-probe-main.ts' : './shape-probe-main.js', import.meta.url));
   const child = fork(main, [], { stdio: ['ignore', 2, 2, 'ipc'] });
   // as JSON: what it cannot say, the probe does not need
-  child.send({ backend, shapes, repeats, arenaTokens } satisfies ToProbe);
+  child.once('spawn', () => child.send({ backend, shapes, repeats, arenaTokens } satisfies ToProbe));
   return child;
 }
