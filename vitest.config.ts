@@ -1,5 +1,5 @@
 import { defineConfig } from 'vitest/config';
-import { ALONE, FAULTS, LongestFirst, PURE, RECKONS } from './tools/test-groups.ts';
+import { ALONE, FAULTS, LongestFirst, PATIENT, PURE, RECKONS } from './tools/test-groups.ts';
 
 // Tests run the TypeScript sources themselves: the condition makes every @shoal/* import resolve to src/. Processes
 // that they start come from `dist` in the whole suite (libs/core/src/testing/programs.ts).
@@ -36,10 +36,11 @@ export default defineConfig({
     sequence: { sequencer: LongestFirst },
     projects: [
       project('pure', PURE, FAULTS, { isolate: false }),
-      project('reckons', RECKONS, [...FAULTS, ...ALONE]),
-      project('waits', ['**/*.test.ts'], [...PURE, ...RECKONS, ...FAULTS, ...ALONE]),
+      project('reckons', RECKONS, [...FAULTS, ...ALONE, ...PATIENT]),
+      project('waits', ['**/*.test.ts'], [...PURE, ...RECKONS, ...FAULTS, ...ALONE, ...PATIENT]),
       project('faults', FAULTS, ALONE, { retry: 1 }),
       project('alone', ALONE, [], { retry: 1 }),
+      project('patient', PATIENT, [], { retry: 1 }),
     ],
   },
 });

@@ -37,12 +37,17 @@ export const ALONE =
     ? []
     : [
         '**/chaos.test.ts',
-        '**/drills.test.ts',
         '**/nvcc.test.ts',
         '**/nvcc-encoder.test.ts',
         '**/infra/images.test.ts',
         '**/infra/guide.test.ts',
       ];
+
+/**
+ * Files that wait half an hour at night for what takes minutes in a fleet, and need little of a core at the right time:
+ * they run beside those that load every core, which are nice to them (tools/test.sh).
+ */
+export const PATIENT = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? [] : ['**/drills.test.ts'];
 
 /** Files that take longest, the longest first (CPU seconds, 2026-11-26). What stands not here comes after them. */
 const LONGEST = [

@@ -77,13 +77,24 @@ run_suites() {
     # shellcheck disable=SC2086
     vitest waits --project waits --project faults --maxWorkers="${SHOAL_TEST_WAITERS:-3}" $folders
     # shellcheck disable=SC2086
-    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || { runs="$runs alone" && vitest alone --project alone --maxWorkers=1 $folders; }
+    [ -z "${SHOAL_TEST_NIGHTLY:-}" ] || run_long $folders
   elif [ -n "$webgpu" ]; then
     run_webgpu
   fi
   [ -z "${reckons:-}" ] || wait "$reckons"
   [ -z "$webgpu" ] || runs="$runs webgpu"
   for run in $runs; do count "$run"; done
+}
+
+# What takes ten minutes and more: see tools/test-groups.ts for which of them are nice to which.
+run_long() {
+  runs="$runs alone patient"
+  vitest patient --project patient --maxWorkers=1 "$@" &
+  patient=$!
+  nice_run=10
+  vitest alone --project alone --maxWorkers=1 "$@"
+  nice_run=
+  wait "$patient"
 }
 
 run_webgpu() (
@@ -99,9 +110,8 @@ vitest() {
   shift
   run_begun=$(date +%s)
   status=0
-  env SHOAL_TEST_REPORT="$results/$run.report" "$node" node_modules/.bin/vitest run --passWithNoTests \
-    --reporter=default \
-    --reporter=./tools/test-report.ts "$@" </dev/null || status=$?
+  env SHOAL_TEST_REPORT="$results/$run.report" nice -n "${nice_run:-0}" "$node" node_modules/.bin/vitest run \
+    --passWithNoTests --reporter=default --reporter=./tools/test-report.ts "$@" </dev/null || status=$?
   [ -s "$results/$run.report" ] || printf '0 1 0\nfailed: the run left no report\n' >"$results/$run.report"
   echo "$status $(seconds_since "$run_begun")" >"$results/$run.status"
 }

@@ -7,7 +7,7 @@ import { HARD_MARKDOWN } from '../testing/hard-markdown.ts';
 import { parseMarkdown } from './parse-markdown.ts';
 import { allPassages, embeddedText } from './passages.ts';
 
-const LENGTH = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 500_000 : 1_000;
+const LENGTH = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 100_000 : 1_000;
 
 test.each(Object.entries(HARD_MARKDOWN))('%s: a document ends as passages', (_, make) => {
   const passages = allPassages(`${make(LENGTH)}\n\nwhat stands behind it\n`, new ReadingNotes());

@@ -8,7 +8,7 @@ import { ReadingNotes } from '../input/reading-notes.ts';
 import { weightOf } from './cut-text.ts';
 import { allPassages, embeddedText } from './passages.ts';
 
-const RUNS = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 20_000 : 200;
+const RUNS = process.env['SHOAL_TEST_NIGHTLY'] === '1' ? 5_000 : 200;
 
 /** What embedding sees: each heading where it is first said, then texts. */
 function seenBy(markdown: string): string {
