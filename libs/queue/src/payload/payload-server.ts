@@ -1,6 +1,7 @@
 // One payload server: another Valkey or Redis than the queue's, which holds bodies until they are taken. Unlike the
 // queue server it may be away, full, read-only or slow without anybody waiting for it: a question is answered soon or has
-// failed, nothing is sent again, and after a failure it is left alone for a while. What it loses is computed again.
+// failed, nothing is sent again, and after a failure it is left alone for a while. What it loses is computed again. Reads
+// and writes fail apart: a full server still gives what it has.
 
 import { redactUrl, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
@@ -29,8 +30,7 @@ export class PayloadServer {
   private readonly connection: Redis;
   private readonly options: PayloadServerOptions;
   private becomingReady: Promise<void> | undefined;
-  private failures = 0;
-  private pausedUntilMs = 0;
+  private readonly trouble = { read: new Trouble(), write: new Trouble() };
 
   constructor(options: PayloadServerOptions) {
     const { url, clientName: name, pool } = options;
@@ -44,14 +44,15 @@ export class PayloadServer {
     this.connection.options.maxRetriesPerRequest = 0;
   }
 
-  /** It failed a moment ago: whoever has another way takes that one. */
+  /** It did not take something a moment ago: whoever has another way takes that one. */
   get isPaused(): boolean {
-    return performance.now() < this.pausedUntilMs;
+    return this.trouble.write.isFresh;
   }
 
-  /** Resolves when it answers, and after two seconds at the latest. */
+  /** Resolves when it answers, after two seconds at the latest, and at once while it is known to be away. */
   async ready(): Promise<void> {
-    if (this.connection.status === 'ready') return;
+    const { isFresh, failures } = this.trouble.read;
+    if (this.connection.status === 'ready' || (isFresh && failures > 1)) return;
     this.becomingReady ??= untilReady(this.connection, this.options.url, READY_MS)
       .catch(() => undefined) // the next question finds out
       .finally(() => (this.becomingReady = undefined));
@@ -59,14 +60,13 @@ export class PayloadServer {
   }
 
   /** The value of each reply. Throws what the server said, or that it did not answer in time. */
-  async ask(commands: readonly Command[]): Promise<unknown[]> {
+  async ask(kind: 'read' | 'write', commands: readonly Command[]): Promise<unknown[]> {
     try {
       const values = (await this.inTime(askOnce(this.connection, commands))).map(valueOf);
-      if (this.failures > 0) this.options.log?.info({ store: this.name }, 'the payload server answers again');
-      this.failures = 0;
+      this.succeeded(kind);
       return values;
     } catch (error) {
-      this.failed(error);
+      this.failed(kind, error);
       throw error;
     }
   }
@@ -91,14 +91,45 @@ export class PayloadServer {
     return Promise.race([answer, tooLate]).finally(() => clearTimeout(timer));
   }
 
-  private failed(error: unknown): void {
-    if (this.isPaused) return; // asked together with the one that failed first
-    this.pausedUntilMs = performance.now() + backoffMs(this.failures++, PAUSE);
+  private succeeded(kind: 'read' | 'write'): void {
+    if (this.trouble[kind].failures === 0) return;
+    this.trouble[kind].end();
+    if (!this.isInTrouble) this.options.log?.info({ store: this.name }, 'the payload server answers again');
+  }
+
+  private failed(kind: 'read' | 'write', error: unknown): void {
+    if (this.trouble[kind].isFresh) return; // asked together with the one that failed first
+    const isNews = !this.isInTrouble;
+    this.trouble[kind].grow();
     const reason = redactUrl(error instanceof Error ? error.message : String(error));
-    if (this.failures === 1)
+    if (isNews)
       this.options.log?.warn(
         { store: this.name, reason },
         'a payload server failed; until it answers again, payloads go to others or by the queue server',
       );
+  }
+
+  private get isInTrouble(): boolean {
+    return this.trouble.read.failures + this.trouble.write.failures > 0;
+  }
+}
+
+/** Failures of one kind of questions. */
+class Trouble {
+  /** In a row. */
+  failures = 0;
+  private freshUntilMs = 0;
+
+  get isFresh(): boolean {
+    return performance.now() < this.freshUntilMs;
+  }
+
+  grow(): void {
+    this.freshUntilMs = performance.now() + backoffMs(this.failures++, PAUSE);
+  }
+
+  end(): void {
+    this.failures = 0;
+    this.freshUntilMs = 0;
   }
 }

@@ -62,7 +62,7 @@ export class PayloadServers {
     const open = inOrder(this.names, spreadBy).flatMap((name) => this.servers.get(name) ?? []);
     for (const server of open.filter(({ isPaused }) => !isPaused).slice(0, MOST_TRIED)) {
       try {
-        await server.ask([['SET', key, value, 'PX', ttlMs]]);
+        await server.ask('write', [['SET', key, value, 'PX', ttlMs]]);
         countPayload('put');
         return server.name;
       } catch {
@@ -80,7 +80,7 @@ export class PayloadServers {
     await server.ready();
     let value: unknown;
     try {
-      [value] = await server.ask([['GET', key]]);
+      [value] = await server.ask('read', [['GET', key]]);
     } catch (error) {
       throw lost({ store, key }, `cannot be read (${redactUrl(error instanceof Error ? error.message : '')})`, error);
     }
