@@ -44,6 +44,7 @@ process.exit(
         truncate: settings.httpTruncate,
         readyNeedsWorkers: settings.readyNeedsWorkers === 'yes',
         limits: settings,
+        payloadServers: settings.payloadServers,
         batches: batchSettings(settings),
         version: version(),
         tracer: await trace(),

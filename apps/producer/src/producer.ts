@@ -86,6 +86,8 @@ export interface ProducerOptions {
   readonly version: string;
   /** Left out: nothing is traced. */
   readonly tracer?: Tracer | undefined;
+  /** As the setting lists them. Left out: everything goes by the queue server. */
+  readonly payloadServers?: string | undefined;
   readonly log: Logger;
 }
 
@@ -269,7 +271,7 @@ function bulkClients({ redisUrl, prefix, limits = {}, tracer, log, ...options }:
 }
 
 function openEmbedder(
-  { redisUrl, prefix, requestTimeoutMs, limits = {}, tracer, log }: ProducerOptions,
+  { redisUrl, prefix, requestTimeoutMs, limits = {}, payloadServers, tracer, log }: ProducerOptions,
   { model, tokenizer }: Named,
   gauge: QueueGauge,
   refusedWrites: RefusedWrites,
@@ -286,6 +288,7 @@ function openEmbedder(
         prefix,
         model,
         tokenizer: rowTokenizer,
+        payloadServers,
         log,
         tracer,
         limits,
@@ -301,6 +304,7 @@ function addressOf(address: AddressInfo | string | null, host: string): string {
 }
 
 const COUNTED_CLASSES = PRODUCER_METRICS.shoal_jobs_added_total.labels.class;
+const PAYLOADS = PRODUCER_METRICS.shoal_payloads_total.labels.outcome;
 const REFUSALS = PRODUCER_METRICS.shoal_admission_refused_total.labels.reason;
 
 /** What this process is, how the queue server answers it, and what it added there. Resolves to what ends with it. */
@@ -312,8 +316,9 @@ function tellOfItself(
   const { roundTrip } = tellProcess(metrics, { process: 'producer', server, version });
   server.onRoundTrip(roundTrip);
   metrics.onScrape(() => {
-    const { added, refused } = processCounts();
+    const { added, refused, payloads } = processCounts();
     for (const one of COUNTED_CLASSES) metrics.countTo('shoal_jobs_added_total', { class: one }, added[one]);
+    for (const outcome of PAYLOADS) metrics.countTo('shoal_payloads_total', { outcome }, payloads[outcome]);
     for (const reason of REFUSALS) metrics.countTo('shoal_admission_refused_total', { reason }, refused[reason]);
   });
   return server;

@@ -69,6 +69,12 @@ export interface ClientOptions {
   readonly onWaiting?: (waiting: Waiting | undefined) => void;
   /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it goes on. */
   readonly onHeldBack?: (retryAfterMs: number | undefined) => void;
+  /**
+   * Payload servers as the setting `payloadServers` lists them: redis:// URLs separated by commas. Large inputs and results
+   * of `embed`, `embedStream` and `embedMany` go there instead of through the queue server, where all workers of the model
+   * have the same servers; what is lost there is computed again. Never of what is submitted, or kept longer than 5 minutes.
+   */
+  readonly payloadServers?: string | undefined;
   /** How much the queue takes; the same for all its producers. Default: that of the settings. */
   readonly limits?: Partial<AdmissionLimits>;
   /** The points at which this process dies; tests alone set it. */

@@ -15,15 +15,16 @@
 //   *to fetch*, *fetching*   it ended and its result is to be read
 //   *gone*       delivered, failed or abandoned; nothing of it is kept
 // From *fetching* a job goes back to *to add* when its result is missing (RESULT_EXPIRED), was taken by somebody else
-// (RESULT_TAKEN) or is damaged (RESULT_CORRUPT), at most MAX_ASKED_AGAIN times; so does a job that failed for want of
-// its input (INPUT_LOST), because the input is still here. When a connection comes back after an outage, every
-// *waiting* job is added again: the server may have lost what it acknowledged last, and what it kept is only reported.
+// (RESULT_TAKEN), is damaged (RESULT_CORRUPT), was lost by a payload server (PAYLOAD_LOST) or lies on one that we do not
+// read (PAYLOAD_ELSEWHERE), at most MAX_ASKED_AGAIN times; so does a job that failed for want of its input (INPUT_LOST),
+// because the input is still here. When a connection comes back after an outage, every *waiting* job is added again: the
+// server may have lost what it acknowledged last, and what it kept is only reported.
 //
 // What comes after a step is decided in steps.ts; which jobs are due is kept in step-lists.ts; what is done to leave
 // nothing behind is in taking-off.ts.
 
 import { ShoalError, type ErrorCode } from '@shoal/contract';
-import type { AddResult, Again, JobEnding, JobProducer, ResultReader } from '@shoal/queue';
+import type { AddResult, Again, JobEnding, JobProducer, NewJob, ResultReader } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
 import { HeldBack, type HeldBackParts } from './held-back.ts';
 import { Delivery, closedError, conflict, noAnswer, type Asked, type JobRequest } from './job-request.ts';
@@ -51,6 +52,8 @@ export interface OpenJobsParts extends HeldBackParts, TakingOffParts {
   readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
+  /** Whether inputs and results may lie on payload servers now. Left out: never. */
+  readonly mayLieBeside?: (() => boolean) | undefined;
   /** Somebody waits for one more. */
   readonly onOpened?: () => void;
 }
@@ -254,7 +257,7 @@ export class OpenJobs {
     }
     const results = await this.attempt(jobs, () =>
       this.parts.producer.add(
-        jobs.map(({ request }) => request.job),
+        jobs.map((job) => this.addedAs(job)),
         { again, isKnown },
       ),
     );
@@ -265,6 +268,11 @@ export class OpenJobs {
     // Abandoned while the transaction was under way: abandoning could not take off what was not there yet.
     const late = jobs.filter((job, i) => job.step.name === 'gone' && results[i]!.outcome === 'added');
     await this.takingOff.takeOff(idsOf(late), 'leave');
+  }
+
+  /** What had to be asked for again goes by the queue server, so that no payload server can lose it twice. */
+  private addedAs({ request: { job }, askedAgain }: OpenJob): NewJob {
+    return askedAgain === 0 && this.parts.mayLieBeside?.() === true ? { ...job, mayLieBeside: true } : job;
   }
 
   private added(job: OpenJob, result: AddResult, terms: MoveTerms): void {

@@ -37,6 +37,7 @@ const CLIENT: Names<ClientOptions> = {
   whenFull: true,
   onHeldBack: true,
   onWaiting: true,
+  payloadServers: true,
   limits: true,
   faults: true,
 };

@@ -8,6 +8,7 @@ import { noFaults } from '@shoal/core/base';
 import {
   Canceller,
   JobProducer,
+  PayloadServers,
   ResultReader,
   type CancelResult,
   type ServingWorker,
@@ -19,7 +20,7 @@ import { OpenJobs } from './open-jobs.ts';
 import { Replies } from './replies.ts';
 import { recordedIds } from './request-record.ts';
 import { serverOf } from './server-of.ts';
-import { allReadSecond } from './unserved.ts';
+import { allReadSecond, allShare } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
 /** So long it is taken as known whether all workers read jobs of version 2. */
@@ -29,6 +30,8 @@ interface LineTerms {
   readonly queue: string;
   /** Begins the name of the channel that answers come by. */
   readonly name: string;
+  /** Inputs and results of its jobs may lie on the payload servers of the options. Default false. */
+  readonly mayLieBeside?: boolean;
 }
 
 /** What holds for all calls over a line. */
@@ -46,13 +49,22 @@ export class QueueLine {
   private readonly queue: string;
   readonly producer: JobProducer;
   readonly reader: ResultReader;
+  private readonly payloads: PayloadServers | undefined;
   private readonly watch: WaitingWatch;
   private canceller: Promise<Canceller> | undefined;
+  /** Whether all workers that claim have the same payload servers, and since when that is known. */
+  private beside = { isKnownMs: 0, isShared: false };
   private second: { readonly sinceMs: number; readonly isRead: Promise<boolean> } | undefined;
   /** Or closing: nothing is asked over it any more. */
   isClosed = false;
 
-  private constructor(options: ClientOptions, queue: string, producer: JobProducer, reader: ResultReader) {
+  private constructor(
+    options: ClientOptions,
+    queue: string,
+    producer: JobProducer,
+    reader: ResultReader,
+    payloads: PayloadServers | undefined,
+  ) {
     const {
       log,
       faults = noFaults,
@@ -67,6 +79,7 @@ export class QueueLine {
     this.queue = queue;
     this.producer = producer;
     this.reader = reader;
+    this.payloads = payloads;
     this.replies = new Replies(reader);
     this.terms = { giveUpAfterMs, whenFull, onHeldBack };
     this.jobs = new OpenJobs({
@@ -80,6 +93,7 @@ export class QueueLine {
       giveUpAfterMs,
       whenFull,
       onHeldBack,
+      mayLieBeside: () => this.mayLieBeside(),
       onOpened: () => this.watch.opened(),
     });
     this.watch = new WaitingWatch({
@@ -93,21 +107,42 @@ export class QueueLine {
   }
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
-  static async open(options: ClientOptions, { queue, name }: LineTerms): Promise<QueueLine> {
-    const { prefix, limits, log, tracer } = options;
+  static async open(options: ClientOptions, { queue, name, mayLieBeside = false }: LineTerms): Promise<QueueLine> {
+    const { prefix, limits, log, tracer, payloadServers } = options;
     const redisUrl = serverOf(options);
-    const producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log, tracer });
+    const payloads =
+      payloadServers === undefined || !mayLieBeside
+        ? undefined
+        : await PayloadServers.connect({ payloadServers, clientName: `shoal-${name}-payloads`, log });
+    let producer: JobProducer | undefined;
     try {
-      return new QueueLine(
-        options,
-        queue,
-        producer,
-        await ResultReader.connect({ redisUrl, prefix, queue, log, replyName: `${name}-${randomUUID()}` }),
-      );
+      producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log, tracer, payloads });
+      const replyName = `${name}-${randomUUID()}`;
+      const reader = await ResultReader.connect({ redisUrl, prefix, queue, log, replyName, payloads });
+      const line = new QueueLine(options, queue, producer, reader, payloads);
+      if (payloads !== undefined) await line.lookForShared(payloads);
+      return line;
     } catch (error) {
-      await producer.close();
+      await Promise.all([producer?.close(), payloads?.close()]);
       throw error;
     }
+  }
+
+  /** As of some seconds ago: workers of other settings get by, their results come by the queue server. */
+  private mayLieBeside(): boolean {
+    const { payloads, beside } = this;
+    if (payloads === undefined) return false;
+    if (performance.now() - beside.isKnownMs > KNOWN_MS) void this.lookForShared(payloads);
+    return beside.isShared;
+  }
+
+  private async lookForShared({ id }: PayloadServers): Promise<void> {
+    this.beside = { ...this.beside, isKnownMs: performance.now() };
+    const isShared = await this.workers().then(
+      (workers) => allShare(workers, id),
+      () => false,
+    );
+    this.beside = { ...this.beside, isShared };
   }
 
   /** The channel on which answers to this client are announced: every job's `reply`. */
@@ -169,7 +204,7 @@ export class QueueLine {
     await this.jobs.close();
     this.isClosed = true;
     const canceller = await this.canceller?.catch(() => undefined);
-    await Promise.all([this.producer.close(), this.reader.close(), canceller?.close()]);
+    await Promise.all([this.producer.close(), this.reader.close(), canceller?.close(), this.payloads?.close()]);
     await this.jobs.idle();
   }
 }

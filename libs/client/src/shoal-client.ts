@@ -117,7 +117,7 @@ export class ShoalClient {
     return new ShoalClient(
       { ...options, model: { ...model, name } },
       revision,
-      await QueueLine.open(options, { queue, name: 'client' }),
+      await QueueLine.open(options, { queue, name: 'client', mayLieBeside: !isReranker(model) }),
     );
   }
 

@@ -44,6 +44,12 @@ export function allReadSecond(workers: readonly ServingWorker[] | undefined): bo
   return claiming.length > 0 && claiming.every(readsSecond);
 }
 
+/** Whether somebody claims, and each of them has this set of payload servers. */
+export function allShare(workers: readonly ServingWorker[] | undefined, payloads: string): boolean {
+  const claiming = claimingOf(workers);
+  return claiming.length > 0 && claiming.every(({ facts }) => facts?.payloads === payloads);
+}
+
 function claimingOf(workers: readonly ServingWorker[] | undefined): readonly ServingWorker[] {
   return (workers ?? []).filter(({ facts }) => facts?.isDrained !== true);
 }

@@ -20,7 +20,9 @@ export async function secretsHider(
   const named = Object.entries(environment).flatMap(([name, value]) =>
     value !== undefined && SECRET_NAME.test(name) && !isPath(value) ? [value] : [],
   );
-  const urls = [settings.redisUrl, ...Object.values(environment)].flatMap((value) => passwordsIn(value ?? ''));
+  const urls = [settings.redisUrl, settings.payloadServers, ...Object.values(environment)].flatMap((value) =>
+    passwordsIn(value ?? ''),
+  );
   const found = [...named, ...urls, kept.trim(), settings.webhookSecret ?? ''];
   const all = [...new Set(found.flatMap((secret) => [secret, encodeURIComponent(secret), jsonOf(secret)]))]
     .filter((secret) => secret.length >= LEAST_CHARACTERS)

@@ -149,6 +149,7 @@ async function withWorker<Result>(
       const client = await ShoalClient.connect({
         redisUrl: server.redisUrl,
         prefix: settings.prefix,
+        payloadServers: settings.payloadServers,
         model,
         tokenizer,
         limits: settings,

@@ -236,6 +236,17 @@ describe('redaction', () => {
     expect(redactSettings(resolveSettings({ flags: { redisUrl } })).redisUrl).toBe(shown);
   });
 
+  test('passwords of payload servers are in no log and in no message', () => {
+    const payloadServers = 'redis://a:6379,redis://user:secret@b:6379';
+    const shown = redactSettings(resolveSettings({ flags: { payloadServers } })).payloadServers;
+    expect(shown).toBe('redis://a:6379,redis://***@b:6379');
+    const problems = JSON.stringify(
+      problemsOf({ flags: { payloadServers: `${payloadServers},http://user:secret@c` } }),
+    );
+    expect(problems).toContain('payload-servers');
+    expect(problems).not.toContain('secret');
+  });
+
   test('a secret is in no log and in no message', () => {
     const secret = `whsec_${'A'.repeat(44)}`;
     expect(redactSettings(resolveSettings({ flags: { webhookSecret: secret } })).webhookSecret).toBe('***');

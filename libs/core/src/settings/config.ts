@@ -39,6 +39,18 @@ export const settingsSchema = z.strictObject({
         'redis+cluster://host:6379,host:6379. Unset: a private server of this user is used, and started when ' +
         'there is none.',
     ),
+  payloadServers: z
+    .string()
+    .regex(
+      /^\s*rediss?:\/\/[^\s,]+(\s*,\s*rediss?:\/\/[^\s,]+)*\s*$/,
+      'must be redis:// or rediss:// URLs separated by commas',
+    )
+    .optional()
+    .describe(
+      'Valkey or Redis servers beside the queue server, separated by commas, through which large inputs and results of ' +
+        'embedding travel: redis://10.0.0.5:6379,redis://10.0.0.6:6379. They need no append-only file, because what one ' +
+        'loses is computed again. The same addresses for workers and producers, or everything goes by the queue server.',
+    ),
   redisCa: z
     .string()
     .min(1)
@@ -560,6 +572,7 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'modelsDir',
   'collectionsDir',
   'cudaLibrary',
+  'payloadServers',
   'redisCa',
   'redisCert',
   'redisKey',
@@ -715,8 +728,16 @@ function shown(key: string, given: unknown): string | undefined {
   if (key === 'webhookSecret') return HIDDEN;
   return JSON.stringify(given, (_, value: unknown) => {
     if (typeof value !== 'string') return value;
+    if (key === 'payloadServers') return redactUrls(value);
     return key === 'redisUrl' || /[@?]|:\//.test(value) ? redactUrl(value) : redactText(value);
   });
+}
+
+function redactUrls(list: string): string {
+  return list
+    .split(',')
+    .map((url) => redactUrl(url))
+    .join(',');
 }
 
 function droppedWords(key: string): string {
@@ -789,12 +810,18 @@ function problemsBetween(values: Record<string, unknown>, origins: ReadonlyMap<s
 
 /** Settings as they may be logged: secrets, and passwords inside URLs, are hidden. */
 export function redactSettings<
-  Shown extends { readonly redisUrl?: string | undefined; readonly webhookSecret?: string | undefined },
+  Shown extends {
+    readonly redisUrl?: string | undefined;
+    readonly payloadServers?: string | undefined;
+    readonly webhookSecret?: string | undefined;
+  },
 >(settings: Shown): Shown {
-  if (settings.redisUrl === undefined && settings.webhookSecret === undefined) return settings;
+  const { redisUrl, payloadServers, webhookSecret } = settings;
+  if (redisUrl === undefined && payloadServers === undefined && webhookSecret === undefined) return settings;
   return {
     ...settings,
-    ...(settings.redisUrl !== undefined && { redisUrl: redactUrl(settings.redisUrl) }),
-    ...(settings.webhookSecret !== undefined && { webhookSecret: HIDDEN }),
+    ...(redisUrl !== undefined && { redisUrl: redactUrl(redisUrl) }),
+    ...(payloadServers !== undefined && { payloadServers: redactUrls(payloadServers) }),
+    ...(webhookSecret !== undefined && { webhookSecret: HIDDEN }),
   };
 }

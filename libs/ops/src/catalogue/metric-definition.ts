@@ -15,6 +15,7 @@ export type MetricUnit =
   | '1 or 0'
   | 'Unix time in seconds'
   | 'batches'
+  | 'bodies'
   | 'collections'
   | 'connections'
   | 'errors'

@@ -88,4 +88,12 @@ export const OF_HTTP = {
       'used, others stand in line, or the memory of the server is full.',
     labels: { reason: ['rows', 'bytes', 'tenant', 'line', 'memory'] },
   },
+  shoal_payloads_total: {
+    type: 'counter',
+    unit: 'bodies',
+    help:
+      'Inputs that this process put on payload servers, inputs that went by the queue server because none took them, and ' +
+      'results that payload servers had lost when they were read, whose jobs were asked for again.',
+    labels: { outcome: ['put', 'by_queue_server', 'lost'] },
+  },
 } as const satisfies MetricCatalogue;

@@ -75,6 +75,8 @@ export interface WorkerKind {
   readonly readJob?: PipelineParts['readJob'];
   /** The newest version of jobs that it reads. */
   readonly jobVersion: number;
+  /** Its set of payload servers. */
+  readonly payloads?: string | undefined;
   /** Undefined where nothing but this serves the queue. */
   readonly service?: QueueService | undefined;
   /** What it tells others besides. Stopped with the worker. */
@@ -220,7 +222,7 @@ interface LanesParts extends WorkerId {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, jobVersion, besides }: WorkerKind,
+  { queue, cpuQueue, jobVersion, payloads, besides }: WorkerKind,
   { card, workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
@@ -260,6 +262,7 @@ function lanesOf(
     serverNowMs,
     ready,
     jobVersion,
+    payloads,
     metricsUrl: told.url,
     metrics: recorder,
   };

@@ -48,6 +48,8 @@ export interface WorkerLanesOptions {
   readonly metricsUrl: string | undefined;
   /** The newest version of jobs that it reads. */
   readonly jobVersion: number;
+  /** Its set of payload servers. */
+  readonly payloads?: string | undefined;
   /** What is told of it besides. */
   readonly besides?: (() => Partial<WorkerFacts>) | undefined;
   readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
@@ -207,7 +209,7 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, metricsUrl, jobVersion, workerName, besides }: WorkerLanesOptions,
+  { ready, meter, metricsUrl, jobVersion, payloads, workerName, besides }: WorkerLanesOptions,
   lanes: readonly Lane[],
   standing: Standing,
   gate: HybridGate | undefined,
@@ -228,6 +230,7 @@ function factsOf(
     version: SHOAL_VERSION,
     metricsUrl,
     jobVersion,
+    payloads,
     prompts,
     isNormalized,
     budget: meter.budget,

@@ -5,7 +5,7 @@ import { availableParallelism } from 'node:os';
 import { EMBED_JOB_VERSIONS, ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
 import { READ_JOBS, sizesOf, storeFolders, type Settings } from '@shoal/core';
 import { checkModelName, isHubName, openModel, type Canary, type StoredModel } from '@shoal/models';
-import { defaultWorkerName, isSimulated, type QueueService } from '@shoal/queue';
+import { defaultWorkerName, isSimulated, payloadSetOf, type QueueService } from '@shoal/queue';
 import { proveModel } from '../device/prove-model.ts';
 import { ForkedExecutor } from './forked-executor.ts';
 import { startClaiming, type RunningWorker, type WorkerOptions } from './start-claiming.ts';
@@ -40,6 +40,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     threads,
     tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(),
     cpuQueue: cpuLane,
+    payloadServers: model.kind === 'embedder' ? settings.payloadServers : undefined,
     model: model.name,
     served,
     maxTokens: settings.maxTokens,
@@ -58,6 +59,10 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     resultDims: ({ dims }) => dims,
     readJob: READ_JOBS[model.kind],
     jobVersion: Math.max(...EMBED_JOB_VERSIONS),
+    payloads:
+      settings.payloadServers === undefined || model.kind !== 'embedder'
+        ? undefined
+        : payloadSetOf(settings.payloadServers),
     said: (facts) => ({ device: facts.device, precision: facts.precision, model: facts.model, threads }),
   });
   if (service === 'simulation')

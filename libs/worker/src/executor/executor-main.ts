@@ -14,7 +14,7 @@ import {
 } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { RedisPayloadStore } from '@shoal/queue/payload';
+import { PayloadServers, RedisPayloadStore } from '@shoal/queue/payload';
 import { openDevice } from '../device/open-device.ts';
 import { openDeviceBudget } from '../measure/device-budget.ts';
 import type { DeviceBudget } from '../measure/device-budget-parts.ts';
@@ -54,9 +54,9 @@ await executorProcess<ExecutorSettings, JobOrder>(async (own) => {
 });
 
 async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): Promise<Parts> {
-  const { redisUrl, prefix, queue, cpuQueue, cacheDir, modelsDir, modelsReadOnly } = settings;
+  const { cacheDir, modelsDir, modelsReadOnly } = settings;
   const folders = { cacheDir, modelsDir, modelsReadOnly };
-  const connecting = RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, log });
+  const connecting = connectStore(settings, log);
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const model = await openModel(settings.model, folders);
   const ownTokenizer = await openTokenizer(
@@ -75,6 +75,14 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
   await warmShapes(backend, deviceBudget.budget, maxTokens, log);
   return { model, tokenizer, backend, deviceBudget, store: await connecting };
+}
+
+async function connectStore(settings: ExecutorSettings, log: Logger): Promise<RedisPayloadStore> {
+  const { redisUrl, prefix, queue, cpuQueue, payloadServers } = settings;
+  const clientName = `shoal:executor:${queue}`;
+  const payloads =
+    payloadServers === undefined ? undefined : await PayloadServers.connect({ payloadServers, clientName, log });
+  return RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, payloads, log });
 }
 
 /** Tells the claimer that it may send work. */

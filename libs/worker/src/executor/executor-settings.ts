@@ -15,6 +15,8 @@ export interface ExecutorSettings {
   readonly workerName?: string;
   /** The CPU lane, whose locks carry its name; undefined where this worker does not claim from it. */
   readonly cpuQueue: string | undefined;
+  /** Where large bodies of jobs go whose readers know them. Undefined: by the queue server. */
+  readonly payloadServers?: string | undefined;
   readonly model: string;
   /** The name under which its results go: the model's own, unless the device is simulated and no trial is on. */
   readonly served: string;
