@@ -5,8 +5,11 @@
 // checked.
 //
 //   node --conditions=@shoal/source bench/device/sim-device.ts [--seconds 10] [--warm 4] [--job-texts 256]
-//       [--clients 2] [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4'] [--record]
+//       [--clients 2] [--in-flight 64] [--tokens-per-ms 8000] [--workers 1] [--server-args='--io-threads 4']
+//       [--payload-servers 0] [--peeks] [--record]
 //
+// With payload servers, so many processes beside the queue server carry inputs and results (payload-ratio.ts compares).
+// With --peeks results are read first and marked as taken afterwards, as the SDK does it; payload servers need that.
 // Prints one JSON line: texts/s, CPU of each process in percent of a core (of the server's command thread as well, and
 // in µs a job), memory. --record appends it as a row to bench/results/sim-device.jsonl; its goal is 60,000 texts/s.
 
@@ -21,7 +24,7 @@ import { cacheFolder } from '@shoal/core';
 import { median } from '@shoal/core/base';
 import { pacedAxis } from '@shoal/core/sim';
 import { openModel, openTokenizer } from '@shoal/models';
-import { JobProducer, ResultReader } from '@shoal/queue';
+import { JobProducer, PayloadServers, ResultReader } from '@shoal/queue';
 import { tuning } from '@shoal/private-server';
 import { startTestServer } from '@shoal/queue/testing';
 import { readArguments } from '../rig/arguments.ts';
@@ -41,6 +44,9 @@ const args = readArguments(import.meta.url, {
   'tokens-per-ms': { type: 'string', default: '8000' },
   workers: { type: 'string', default: '1' },
   'server-args': { type: 'string', default: '' },
+  'payload-servers': { type: 'string', default: '0' },
+  'payload-urls': { type: 'string', default: '' },
+  peeks: { type: 'boolean', default: false },
   record: { type: 'boolean', default: false },
 });
 const MODEL = 'minilm';
@@ -81,7 +87,10 @@ async function payloads(reply: string, seed: number): Promise<Payload[]> {
 
 /** One client process: keeps a window of jobs in flight, fetches each result once and checks every row of it. */
 async function runClient(): Promise<void> {
-  const common = { redisUrl: args.url, queue: mainQueue(SERVED) };
+  const payloadServers = args['payload-urls'];
+  const beside =
+    payloadServers === '' ? undefined : await PayloadServers.connect({ payloadServers, clientName: 'bench' });
+  const common = { redisUrl: args.url, queue: mainQueue(SERVED), payloads: beside };
   const reader = await ResultReader.connect({ ...common, replyName: `bench${args.client}` });
   const producer = await JobProducer.connect(common);
   const jobs = await payloads(reader.replyChannel, Number(args.client) + 1);
@@ -90,14 +99,22 @@ async function runClient(): Promise<void> {
   let texts = 0;
   let arrived: string[] = [];
   let fetching: Promise<void> | undefined;
+  const read = async (batch: readonly string[]): Promise<unknown[]> => {
+    if (!args.peeks)
+      return (await reader.acknowledge(batch)).map((answer) => (answer.kind === 'body' ? answer.bytes : answer.kind));
+    const found = await reader.peek(batch);
+    void reader.markTaken(batch);
+    return found;
+  };
   const fetchAll = async (): Promise<void> => {
     while (arrived.length > 0) {
       const batch = arrived;
       arrived = [];
-      for (const [i, answer] of (await reader.acknowledge(batch)).entries()) {
+      for (const [i, bytes] of (await read(batch)).entries()) {
         const jobId = batch[i]!;
-        if (answer.kind !== 'body') throw new Error(`${jobId}: ${answer.kind}`);
-        texts += check(answer.bytes, open.get(jobId)!);
+        if (!Buffer.isBuffer(bytes)) throw new Error(`${jobId}: ${String(bytes)}`);
+        texts += check(bytes, open.get(jobId)!);
+        if (args.peeks) reader.release([bytes]);
         open.delete(jobId);
       }
     }
@@ -117,7 +134,7 @@ async function runClient(): Promise<void> {
       const payload = jobs[made % PAYLOADS]!;
       const jobId = `c${args.client}-${made++}`;
       open.set(jobId, payload);
-      return { jobId, data: payload.data, input: payload.input };
+      return { jobId, data: payload.data, input: payload.input, mayLieBeside: true };
     });
     await producer.add(fresh);
   };
@@ -151,11 +168,18 @@ async function main(): Promise<void> {
     appendFsync: 'everysec',
     args: [...tuning(), ...args['server-args'].split(' ').filter(Boolean)],
   });
+  const beside = await Promise.all(
+    Array.from({ length: Number(args['payload-servers']) }, () =>
+      startTestServer({ appendFsync: 'no', topology: 'single', args: tuning() }),
+    ),
+  );
+  const payloadUrls = beside.map(({ url }) => url).join(',');
   const workers = Array.from({ length: Number(args.workers) }, (_, i) =>
     fork(fileURLToPath(new URL('../../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
       env: {
         ...process.env,
         SHOAL_REDIS_URL: server.url,
+        ...(payloadUrls !== '' && { SHOAL_PAYLOAD_SERVERS: payloadUrls }),
         SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`,
         SHOAL_MODEL: MODEL,
         SHOAL_MAX_TOKENS: '512',
@@ -184,6 +208,9 @@ async function main(): Promise<void> {
         args['job-texts'],
         '--in-flight',
         args['in-flight'],
+        '--payload-urls',
+        payloadUrls,
+        ...(args.peeks ? ['--peeks'] : []),
       ],
       { stdio: ['ignore', 2, 2, 'ipc'] },
     ),
@@ -196,6 +223,7 @@ async function main(): Promise<void> {
     clients: await Promise.all(clients.map(ask)),
     server: processCpuMs(server.pid),
     commands: processCpuMs(server.pid, server.pid),
+    beside: beside.map(({ pid }) => processCpuMs(pid)),
     claimers: workers.map((worker) => processCpuMs(worker.pid!)),
     executors: executors.map((pid) => processCpuMs(pid)),
   });
@@ -218,6 +246,7 @@ async function main(): Promise<void> {
     cpuPercent: {
       server: percent(b.server - a.server),
       commandThread: percent(b.commands - a.commands),
+      payloadServers: b.beside.map((cpu, i) => percent(cpu - a.beside[i]!)),
       claimers: b.claimers.map((cpu, i) => percent(cpu - a.claimers[i]!)),
       executors: b.executors.map((cpu, i) => percent(cpu - a.executors[i]!)),
       clients: b.clients.map((client, i) => percent(client.cpuMs - a.clients[i]!.cpuMs)),
@@ -232,7 +261,7 @@ async function main(): Promise<void> {
     child.kill(workers.includes(child) ? 'SIGTERM' : 'SIGKILL');
     await gone;
   }
-  await server.stop();
+  await Promise.all([server, ...beside].map((one) => one.stop()));
 }
 
 interface Report {
@@ -252,6 +281,7 @@ interface Report {
 /** The row of this run, for who asked to record it. */
 function keep({ tokensPerMs, jobTexts, inFlight, textsPerSecond, cpuPercent, commandMicrosPerJob }: Report): void {
   const more = [
+    ...(args['payload-servers'] === '0' ? [] : [`${args['payload-servers']} payload servers`]),
     ...(args.workers === '1' ? [] : [`${args.workers} workers`]),
     ...(tokensPerMs === 8_000 ? [] : [`${tokensPerMs.toLocaleString('en-US')} tokens a ms`]),
     ...(args['server-args'] === '' ? [] : [`server with ${args['server-args']}`]),
