@@ -286,12 +286,12 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
     .command('build')
     .description(
       'Makes a collection, or its next version: from texts (.txt, .jsonl, .json, .csv, .md, .parquet), which are embedded ' +
-        'through the queue, or from vectors (.npy, .arrow, .jsonl with "embedding"). Starts a queue server and a ' +
+        'through the queue, or from vectors (.npy, .arrow, .parquet, .jsonl with "embedding"). Starts a queue server and a ' +
         'worker when texts need them. The version appears when it is complete; searches go on with the one ' +
         'before.',
     )
     .argument('<name>', 'name of the collection', collectionName)
-    .argument('[file...]', 'files of texts, or of vectors')
+    .argument('[file...]', 'files or objects (s3://BUCKET/KEY) of texts, or of vectors')
     .option('--append', 'behind the rows that are there, instead of in their place')
     .addOption(
       new Option(
@@ -411,7 +411,7 @@ function addSimilarity(program: Command, terminal: Terminal): void {
     .command('similarity')
     .summary('how alike two texts, or two files of vectors, are')
     .description(
-      'Every vector of A against every one of B: files of vectors (.npy, .arrow, .jsonl), or texts, which are ' +
+      'Every vector of A against every one of B: files or objects (s3://BUCKET/KEY) of vectors (.npy, .arrow, .parquet, .jsonl), or texts, which are ' +
         'embedded through the queue. Prints a line for each vector of A, or writes float32 [A, B].',
     )
     .argument('<a>', 'a file of vectors, or a text')

@@ -75,6 +75,18 @@ test('vectors and edges need no queue', async () => {
     stderr: expect.stringMatching(/^shoal: v@1: 2 rows of 2 dimensions/),
   });
   expect((await box.run(['similarity', 'v.jsonl', 'v.jsonl'])).stdout).toBe('1.000000\t0.000000\n0.000000\t1.000000\n');
+  const folder = join(import.meta.dirname, '../../fixtures/parquet-vectors');
+  writeFileSync(box.path('first.jsonl'), '[0,0.125,0.25,0.375]\n'); // the first row of the fixtures
+  for (const name of ['fixed.parquet', 'half.parquet']) {
+    const compared = await runHere(box, ['similarity', join(folder, name), 'first.jsonl', '--json', '-q']);
+    expect(JSON.parse(compared.stdout)).toMatchObject({ rows: 30, columns: 1, scores: { 0: [expect.closeTo(1, 6)] } });
+  }
+  expect(
+    await runHere(box, ['similarity', join(folder, 'fixed.parquet'), 'v.jsonl', '--column', 'nope']),
+  ).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/fixed\.parquet: the file has no column "nope".*name it with --column/),
+  });
   expect((await box.run(['spread', 'g.csv', '--seed', 'a', '--steps', '2'])).stdout).toBe(
     '1.000000  a\n0.500000  b\n0.250000  c\n',
   );
@@ -190,6 +202,18 @@ test('vectors of a model that nobody knows are searched and appended to only wit
     code: 2,
     stderr: expect.stringContaining('t.txt is a file, and none of vectors'),
   });
+  expect(await runHere(box, ['similarity', 's3://bucket/t.txt', 'x'])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('s3://bucket/t.txt is an object, and none of vectors'),
+  });
+  for (const args of [
+    ['similarity', 's3://bucket/.npy/', 'x'],
+    ['index', 'build', 'o', 's3://B/x.npy'],
+  ])
+    expect(await runHere(box, args)).toMatchObject({
+      code: 2,
+      stderr: expect.stringMatching(/an object is called s3:\/\/BUCKET\/KEY|none of vectors/),
+    });
 });
 
 test('a build of texts that is interrupted keeps its rows, and the same command goes on with them', async () => {

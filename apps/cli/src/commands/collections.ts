@@ -92,7 +92,7 @@ export async function build(
   if (flags.append === true) await refuseOtherRows(folder, name, flags);
   const { info, notes } = hasVectors
     ? {
-        info: await write({ terminal, settings, folder, name, flags }, vectorRows(files, flags, terminal.signal), {
+        info: await write({ terminal, settings, folder, name, flags }, vectorRows(files, flags, terminal), {
           about: aboutVectors(flags),
         }),
         notes: new ReadingNotes(),

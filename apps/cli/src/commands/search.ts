@@ -26,6 +26,7 @@ import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
+import { isObject, isParquet, isVectorFile, vectorsIn } from '../search/vector-input.ts';
 import { withSteps } from '../progress.ts';
 import { fetchModel } from '../processes/fetch-model.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
@@ -107,7 +108,7 @@ export interface SimilarityFlags {
   readonly metric: Metric;
   /** A setting, see SearchFlags. */
   readonly model?: string;
-  /** Of an Arrow file: the column of the vectors. */
+  /** Of an Arrow or Parquet file: the column of the vectors. */
   readonly column?: string;
   readonly output?: string;
   /** Milliseconds. */
@@ -129,9 +130,9 @@ async function compare(
 ): Promise<void> {
   const settings = await collectionSettings(terminal, flags);
   const output = flags.output === undefined ? undefined : await checkMatrixTarget(flags.output);
-  begin(`reading ${sides.filter((side) => vectorFormat(side) !== undefined).join(' and ')}`);
+  begin(`reading ${sides.filter(isVectorFile).join(' and ')}`);
   const given = await allOrNone(terminal.signal, sides, async (side, signal) =>
-    vectorFormat(side) === undefined ? textOrRefusal(side) : readMatrix(side, flags, signal),
+    isVectorFile(side) ? readMatrix({ signal, stderr: terminal.stderr }, side, flags) : textOrRefusal(side),
   );
   const isQuiet = flags.quiet === true;
   const texts = given.filter((side) => typeof side === 'string');
@@ -198,17 +199,22 @@ async function allOrNone<Read>(
 /** A text, unless it is the name of a file, whose content somebody wanted to compare. */
 async function textOrRefusal(side: string): Promise<string> {
   if (vectorFileCure(side) !== undefined) readVectors(side); // says how to come by a file that can be read
-  if ((await stat(side).catch(() => undefined))?.isFile() !== true) return side;
+  if (!isObject(side) && (await stat(side).catch(() => undefined))?.isFile() !== true) return side;
+  const [what, other] = isObject(side) ? ['an object', 'a word before'] : ['a file', 'a full stop behind'];
   throw new ShoalError(
     'USAGE',
-    `${side} is a file, and none of vectors (.npy, .arrow, .jsonl): shoal embed ${side} -o x.arrow makes one. To ` +
-      'compare these words themselves write them in another way, with a full stop behind them',
+    `${side} is ${what}, and none of vectors (.npy, .arrow, .parquet, .jsonl): shoal embed ${side} -o x.arrow makes ` +
+      `one. To compare these words themselves write them in another way, with ${other} them`,
     { file: side },
   );
 }
 
-async function readMatrix(path: string, { column }: SimilarityFlags, signal: AbortSignal): Promise<VectorFile> {
-  const isThere = (await stat(path).catch(() => undefined)) !== undefined;
+async function readMatrix(
+  terminal: Pick<Terminal, 'signal' | 'stderr'>,
+  path: string,
+  { column }: SimilarityFlags,
+): Promise<VectorFile> {
+  const isThere = isObject(path) || (await stat(path).catch(() => undefined)) !== undefined;
   if (!isThere)
     throw new ShoalError(
       'FILE_UNREADABLE',
@@ -218,8 +224,8 @@ async function readMatrix(path: string, { column }: SimilarityFlags, signal: Abo
     );
   const parts: Float32Array[] = [];
   let [dims, model]: [number, string | undefined] = [0, undefined];
-  for await (const batch of readVectors(path, { signal, ...columnOf(path, column) })) {
-    signal.throwIfAborted();
+  for await (const batch of vectorsIn(path, { ...columnOf(path, column), withIds: false }, terminal)) {
+    terminal.signal.throwIfAborted();
     dims ||= batch.dims;
     if (batch.dims !== dims)
       throw new ShoalError('DIMENSIONS_MISMATCH', `${path} holds vectors of ${dims} and of ${batch.dims} dimensions`, {
@@ -258,9 +264,9 @@ function compareModels(terminal: Terminal, [a, b]: readonly [VectorFile, VectorF
   say(terminal, `${known.name} was embedded by ${known.model}; ${other.name} does not say which model made it`);
 }
 
-/** Of two files one may be no Arrow. */
+/** Of two files one may have no columns. */
 function columnOf(path: string, column: string | undefined): { readonly column?: string } {
-  return column === undefined || vectorFormat(path) !== 'arrow' ? {} : { column };
+  return column === undefined || !(isParquet(path) || vectorFormat(path) === 'arrow') ? {} : { column };
 }
 
 /** Looked at before anything is embedded. */

@@ -2,12 +2,12 @@
 // beside it as `shoal embed --dtype i8` writes them, and a column of ids. A page of each is held at a time. Nothing is taken
 // for a vector that is none: a null, another length and what is no number are refused by their row.
 
-import { open, type FileHandle } from 'node:fs/promises';
+import { open } from 'node:fs/promises';
 import { ShoalError, fromHalves } from '@shoal/contract';
 import { MODEL_KEY, modelText, soundRows, type RowBatch } from '@shoal/similarity';
 import { scaleColumn } from '../output/vector-form.ts';
 import type { ColumnValue, LeafPage } from '../parquet/column-values.ts';
-import { readFooter, type Leaf, type ParquetFile } from '../parquet/footer.ts';
+import { readFooter, type Leaf, type ParquetFile, type ReadableAt } from '../parquet/footer.ts';
 import { structsIn, textIn } from '../parquet/thrift.ts';
 import { unreadable } from './files.ts';
 import { Values, columnsText, idColumn, idOf, kindOf, wrongColumn } from './parquet-records.ts';
@@ -17,14 +17,19 @@ export interface VectorColumns {
   readonly column?: string | undefined;
   /** Undefined: `id`, where there is one. */
   readonly idField?: string | undefined;
+  /** False: ids are not looked at. */
+  readonly withIds?: boolean;
 }
+
+/** Opens what is read: the file of this name, unless it is told otherwise. */
+type Open = () => Promise<ReadableAt>;
 
 /** Rows that are handed over at a time. */
 const BATCH_ROWS = 1_024;
 
 /** Whether the columns say that the file is one of vectors: one is called `embedding` or `vector`, or there is no `text`. */
-export async function hasParquetVectors(path: string): Promise<boolean> {
-  const { leaves } = await footerOf(path);
+export async function hasParquetVectors(path: string, openIt: Open = () => open(path, 'r')): Promise<boolean> {
+  const { leaves } = await footerOf(path, openIt);
   const lists = leaves.filter(isList);
   if (lists.some(({ path: [name] }) => NAMES.includes(name!))) return true;
   return lists.length > 0 && !leaves.some(({ path: [name] }) => name === 'text');
@@ -34,15 +39,19 @@ export async function hasParquetVectors(path: string): Promise<boolean> {
  * Rows in the order of the file, counted from 0 in messages. FILE_UNREADABLE, INPUT_INVALID, DIMENSIONS_MISMATCH or
  * VECTOR_INVALID say what is wrong and where.
  */
-export async function* parquetVectors(path: string, columns: VectorColumns = {}): AsyncGenerator<RowBatch> {
-  const parquet = await footerOf(path);
+export async function* parquetVectors(
+  path: string,
+  columns: VectorColumns = {},
+  openIt: Open = () => open(path, 'r'),
+): AsyncGenerator<RowBatch> {
+  const parquet = await footerOf(path, openIt);
   const at = vectorColumn(parquet, columns.column);
   const leaf = parquet.leaves[at]!;
   const scale = scalesOf(parquet, leaf);
-  const id = idColumn(parquet, columns.idField);
+  const id = columns.withIds === false ? undefined : idColumn(parquet, columns.idField);
   const model = modelText(noteOf(parquet, MODEL_KEY));
   const { columnPages, columnValues } = await import('../parquet/column-values.ts');
-  const file = await open(path, 'r');
+  const file = await openIt();
   try {
     const rows = new Rows(path, leaf);
     const emptied = async (sources: Sources): Promise<RowBatch> => ({
@@ -70,10 +79,10 @@ export async function* parquetVectors(path: string, columns: VectorColumns = {})
   }
 }
 
-async function footerOf(path: string): Promise<ParquetFile> {
-  let file: FileHandle | undefined;
+async function footerOf(path: string, openIt: Open): Promise<ParquetFile> {
+  let file: ReadableAt | undefined;
   try {
-    file = await open(path, 'r');
+    file = await openIt();
     return await readFooter(file, path);
   } catch (error) {
     throw error instanceof ShoalError ? error : unreadable(path, error);

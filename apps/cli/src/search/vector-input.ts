@@ -1,24 +1,75 @@
-// Which files of a build hold vectors and which texts, and the vectors of those that do.
+// Which files and objects hold vectors and which texts, and the vectors of those that do. Parquet of a store is read at
+// places; of other objects a copy lies in the temporary folder for as long as it is read, since they are read at places too,
+// or in a thread.
 
-import { createReadStream } from 'node:fs';
-import { stat } from 'node:fs/promises';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
 import { ShoalError } from '@shoal/contract';
-import { readVectors, vectorFileCure, vectorFormat, type RowBatch } from '@shoal/similarity';
+import { readVectors, vectorFileCure, vectorFormat, type RowBatch, type VectorFileOptions } from '@shoal/similarity';
 import type { BuildFlags } from '../commands/collections.ts';
 import { readLines } from '../input/lines.ts';
-import { hasParquetVectors, parquetVectors } from '../input/parquet-vectors.ts';
+import { ObjectSource, type OnAway } from '../input/object-source.ts';
+import { hasParquetVectors, parquetVectors, type VectorColumns } from '../input/parquet-vectors.ts';
 import { decodeLine } from '../input/utf8.ts';
+import { say, type Terminal } from '../terminal.ts';
 
 /** The rows of all files, one after the other. */
 export async function* vectorRows(
   files: readonly string[],
   { column, idField }: Pick<BuildFlags, 'column' | 'idField'>,
-  signal: AbortSignal,
+  terminal: Terminal,
 ): AsyncGenerator<RowBatch> {
-  for (const file of files) {
-    if (isParquet(file)) yield* parquetVectors(file, { column, idField });
-    else yield* readVectors(file, { signal, ...(column === undefined ? {} : { column }) });
+  for (const file of files) yield* vectorsIn(file, { column, idField }, terminal);
+}
+
+/** The rows of one file or object; the signal breaks off what is read of an object. */
+export async function* vectorsIn(
+  file: string,
+  columns: VectorColumns,
+  terminal: Pick<Terminal, 'signal' | 'stderr'>,
+): AsyncGenerator<RowBatch> {
+  const { signal } = terminal;
+  const options = { signal, column: columns.column };
+  if (!isObject(file)) return yield* isParquet(file) ? parquetVectors(file, columns) : readVectors(file, options);
+  const onAway: OnAway = (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`);
+  const object = await ObjectSource.open(file);
+  const close = (): void => object.close();
+  signal.addEventListener('abort', close, { once: true });
+  try {
+    signal.throwIfAborted();
+    if (isParquet(file)) yield* parquetVectors(file, columns, async () => object.openAt(onAway));
+    else yield* copiedVectors(file, object.chunks(onAway), options);
+  } finally {
+    signal.removeEventListener('abort', close);
+    object.close();
   }
+}
+
+async function* copiedVectors(
+  file: string,
+  chunks: AsyncIterable<Buffer>,
+  options: VectorFileOptions,
+): AsyncGenerator<RowBatch> {
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-vectors-'));
+  try {
+    const copy = join(folder, 'copy');
+    await pipeline(chunks, createWriteStream(copy));
+    yield* readVectors(file, { ...options, copy });
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+export function isObject(file: string): boolean {
+  return file.startsWith('s3://');
+}
+
+/** By the extension. */
+export function isVectorFile(file: string): boolean {
+  return isParquet(file) || vectorFormat(file) !== undefined;
 }
 
 export function isParquet(file: string): boolean {
@@ -59,7 +110,10 @@ export async function areVectors(
 
 /** One that cannot be read is told of with the others, as texts are. */
 async function hasVectors(file: string): Promise<boolean> {
-  return hasParquetVectors(file).catch(() => false);
+  const found = isObject(file)
+    ? withObject(file, (object) => hasParquetVectors(file, async () => object.openAt()))
+    : hasParquetVectors(file);
+  return found.catch(() => false);
 }
 
 /**
@@ -68,7 +122,6 @@ async function hasVectors(file: string): Promise<boolean> {
  */
 async function holdsVectors(path: string): Promise<boolean> {
   try {
-    if (!(await stat(path)).isFile()) return false; // what a look takes out of a pipe is gone
     const record: unknown = JSON.parse(await firstRecord(path));
     if (typeof record !== 'object' || record === null || Array.isArray(record)) return Array.isArray(record);
     return ['embedding', 'vector'].some((field) => Array.isArray(Reflect.get(record, field)));
@@ -77,9 +130,24 @@ async function holdsVectors(path: string): Promise<boolean> {
   }
 }
 
-/** The first line with something in it; empty when there is none, or it is longer than a line may be. */
 async function firstRecord(path: string): Promise<string> {
-  for await (const lines of readLines(createReadStream(path))) {
+  if (isObject(path)) return withObject(path, (object) => firstIn(object.chunks()));
+  if (!(await stat(path)).isFile()) return ''; // what a look takes out of a pipe is gone
+  return firstIn(createReadStream(path));
+}
+
+async function withObject<Result>(address: string, use: (object: ObjectSource) => Promise<Result>): Promise<Result> {
+  const object = await ObjectSource.open(address);
+  try {
+    return await use(object);
+  } finally {
+    object.close();
+  }
+}
+
+/** The first line with something in it; empty when there is none, or it is longer than a line may be. */
+async function firstIn(chunks: AsyncIterable<Buffer>): Promise<string> {
+  for await (const lines of readLines(chunks)) {
     for (const { bytes, ...place } of lines) {
       const text = bytes === undefined ? '' : decodeLine({ ...place, bytes }).text;
       if (bytes === undefined || text.trim() !== '') return text;

@@ -28,6 +28,8 @@ import { openMessages, type Batch, type Bytes } from './messages.ts';
 export interface ArrowOptions {
   /** The column of the vectors, where neither its name nor its type shows which it is. */
   readonly column?: string;
+  /** Read in the place of the file, whose name messages have. */
+  readonly copy?: string;
   /** Called when something was read: a reader that is alive calls it again and again. */
   readonly onRead?: () => void;
 }
@@ -42,7 +44,7 @@ const MOST_DECOMPRESSED_BYTES = 1 << 30;
  * wrong and where.
  */
 export async function* readArrowRows(path: string, options: ArrowOptions = {}): AsyncGenerator<RowBatch> {
-  const handle = await open(path, 'r').catch((error: unknown) => {
+  const handle = await open(options.copy ?? path, 'r').catch((error: unknown) => {
     throw unreadable(path, error);
   });
   try {

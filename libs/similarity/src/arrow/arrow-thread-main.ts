@@ -10,10 +10,11 @@ const ALIVE_MS = 500;
 
 invariant(parentPort !== null, 'this file runs as a worker thread');
 const port = parentPort;
-const { path, column } = workerData as ThreadOrder;
+const { path, copy, column } = workerData as ThreadOrder;
 let saidMs = 0;
 const rows = readArrowRows(path, {
   ...(column === undefined ? {} : { column }),
+  ...(copy === undefined ? {} : { copy }),
   onRead: () => {
     const nowMs = performance.now();
     if (nowMs - saidMs < ALIVE_MS) return;

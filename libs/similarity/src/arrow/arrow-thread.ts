@@ -10,6 +10,8 @@ import { wrongFile } from '../collections/vector-file-errors.ts';
 export interface ThreadOptions {
   readonly column?: string | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Read in the place of the file, whose name messages have. */
+  readonly copy?: string;
   /** For tests: what the thread runs, and how long it may say nothing. */
   readonly program?: URL;
   readonly silenceMs?: number;
@@ -18,6 +20,7 @@ export interface ThreadOptions {
 /** What a thread is started with. */
 export interface ThreadOrder {
   readonly path: string;
+  readonly copy: string | undefined;
   readonly column: string | undefined;
 }
 
@@ -37,13 +40,13 @@ const OBJECTS_MB = 512;
 
 /** As readArrowRows, in a thread. The signal ends it at once. */
 export async function* readArrowInThread(path: string, options: ThreadOptions = {}): AsyncGenerator<RowBatch> {
-  const { column, signal, silenceMs = SILENCE_MS } = options;
+  const { column, signal, copy, silenceMs = SILENCE_MS } = options;
   signal?.throwIfAborted();
   const isSource = import.meta.url.endsWith('.ts');
   const program =
     options.program ?? new URL(isSource ? './arrow-thread-main.ts' : './arrow-thread-main.js', import.meta.url);
   const worker = new Worker(program, {
-    workerData: { path, column } satisfies ThreadOrder,
+    workerData: { path, copy, column } satisfies ThreadOrder,
     resourceLimits: { maxOldGenerationSizeMb: OBJECTS_MB },
   });
   const inbox = new Inbox(worker, path, silenceMs, signal);

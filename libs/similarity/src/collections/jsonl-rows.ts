@@ -12,8 +12,8 @@ const ROWS_PER_BATCH = 1_024;
 /** 65,536 numbers of 25 characters are 1.6 MB; the text beside them may be larger. */
 const MOST_LINE_BYTES = 1 << 26;
 
-/** The signal stops it with its reason, also while a pipe says nothing. */
-export async function* readJsonlRows(path: string, signal?: AbortSignal): AsyncGenerator<RowBatch> {
+/** The signal stops it with its reason, also while a pipe says nothing. `copy` is read in the place of `path`. */
+export async function* readJsonlRows(path: string, signal?: AbortSignal, copy = path): AsyncGenerator<RowBatch> {
   let [dims, first] = [0, 0];
   let batch: { vectors: number[][]; names: string[] } = { vectors: [], names: [] };
   const take = (): RowBatch => {
@@ -25,7 +25,7 @@ export async function* readJsonlRows(path: string, signal?: AbortSignal): AsyncG
     first += vectors.length;
     return { dims, vectors: rows, ...(names.every((name) => name === '') ? {} : { names }) };
   };
-  for await (const { line, text } of linesOf(path, signal)) {
+  for await (const { line, text } of linesOf(path, chunksOf(path, copy, signal))) {
     if (text.trim() === '') continue;
     const { vector, name } = parseLine(path, line, text);
     dims ||= vector.length;
@@ -44,7 +44,7 @@ export async function* readJsonlRows(path: string, signal?: AbortSignal): AsyncG
 
 async function* linesOf(
   path: string,
-  signal: AbortSignal | undefined,
+  chunks: AsyncIterable<Buffer>,
 ): AsyncGenerator<{ readonly line: number; readonly text: string }> {
   const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
   let line = 0;
@@ -60,7 +60,7 @@ async function* linesOf(
       throw wrongFile(path, 'it is not UTF-8: write the file in UTF-8', line);
     }
   };
-  for await (const chunk of chunksOf(path, signal)) {
+  for await (const chunk of chunks) {
     let from = 0;
     for (let end = chunk.indexOf(10); end !== -1; end = chunk.indexOf(10, from)) {
       yield next(chunk.subarray(from, end));
@@ -73,10 +73,10 @@ async function* linesOf(
   if (kept.some((part) => part.length > 0)) yield next(Buffer.alloc(0));
 }
 
-async function* chunksOf(path: string, signal: AbortSignal | undefined): AsyncGenerator<Buffer> {
+async function* chunksOf(path: string, copy: string, signal: AbortSignal | undefined): AsyncGenerator<Buffer> {
   try {
     const options = { highWaterMark: 1 << 20, ...(signal === undefined ? {} : { signal }) };
-    for await (const chunk of createReadStream(path, options)) yield chunk as Buffer;
+    for await (const chunk of createReadStream(copy, options)) yield chunk as Buffer;
   } catch (error) {
     signal?.throwIfAborted();
     throw error instanceof ShoalError ? error : unreadable(path, error);

@@ -31,13 +31,14 @@ const MOST_HEADER_BYTES = 1 << 20;
 
 /**
  * What the header says, then the rows as numbers, some at a time. `wanted`: vectors are floats; edges may be whole
- * numbers as well, of which those beyond 2^53 lose their last bits.
+ * numbers as well, of which those beyond 2^53 lose their last bits. `copy` is read in the place of `path`.
  */
 export async function* readNpy(
   path: string,
   wanted: 'floats' | 'numbers' = 'numbers',
+  copy = path,
 ): AsyncGenerator<{ readonly file: NpyFile; readonly values: Float64Array | Float32Array }> {
-  const handle = await open(path, 'r').catch((error: unknown) => {
+  const handle = await open(copy, 'r').catch((error: unknown) => {
     throw unreadable(path, error);
   });
   try {

@@ -6,6 +6,7 @@ import {
   Field,
   FixedSizeList,
   Float32,
+  List,
   makeData,
   RecordBatch,
   Schema,
@@ -19,7 +20,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { RowBatch } from './collections.ts';
 import { graphInfo, listGraphs, openGraph, removeGraph, saveGraph } from '../graphs/graph-file.ts';
 import { graphFromEdges } from '../graphs/graph.ts';
-import { readVectors } from './vector-files.ts';
+import { readVectors, type VectorFileOptions } from './vector-files.ts';
 
 let folder: string;
 beforeAll(() => {
@@ -43,9 +44,9 @@ function npy(descr: string, shape: string, values: Uint8Array, order = 'False'):
 const bytes = (values: Float32Array | Float64Array | Uint16Array | BigInt64Array | Int32Array) =>
   new Uint8Array(values.buffer);
 
-async function all(path: string) {
+async function all(path: string, options: VectorFileOptions = {}) {
   const batches: RowBatch[] = [];
-  for await (const batch of readVectors(path)) batches.push(batch);
+  for await (const batch of readVectors(path, options)) batches.push(batch);
   return {
     dims: batches[0]?.dims,
     vectors: batches.flatMap(({ vectors }) => [...vectors]),
@@ -227,6 +228,24 @@ describe('vectors from files', () => {
         names: ['x', 'y'],
       });
     expect(await problemOf(all(file('text.arrow', 'hello, this is text and nothing else')))).toContain('INPUT_INVALID');
+  });
+
+  test('a copy is read in the place of what it is a copy of, which messages name', async () => {
+    const copies = {
+      npy: npy('<f4', '1, 2', new Uint8Array(Float32Array.of(1, 2).buffer)),
+      jsonl: '[1,2]\n',
+      arrow: tableToIPC(
+        new Table({ embedding: vectorFromArray([[1, 2]], new List(new Field('item', new Float32()))) }),
+      ),
+    };
+    for (const [format, content] of Object.entries(copies)) {
+      const name = `s3://bucket/x.${format}`;
+      expect(await all(name, { copy: file('copy', content) })).toMatchObject({ dims: 2, vectors: [1, 2] });
+      expect(await problemOf(all(name, { copy: file('copy', 'no vectors') }))).toMatch(`INPUT_INVALID: ${name}`);
+      expect(await problemOf(all(name, { copy: join(folder, 'none') }))).toMatch(
+        `FILE_UNREADABLE: cannot read ${name}`,
+      );
+    }
   });
 });
 

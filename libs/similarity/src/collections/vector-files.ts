@@ -28,7 +28,7 @@ const FORMAT_OF: Readonly<Record<string, VectorFormat>> = {
 const CURE_OF: Readonly<Record<string, string>> = {
   '.npz': 'a .npz archive holds several arrays: save one with numpy.save("x.npy", archive["name"])',
   '.parquet':
-    'shoal index build reads it; here write it as Arrow: pyarrow.feather.write_feather(pyarrow.parquet.read_table(path), "x.arrow")',
+    'shoal index build and shoal similarity read it; here write it as Arrow: pyarrow.feather.write_feather(pyarrow.parquet.read_table(path), "x.arrow")',
   '.safetensors': 'save the tensor with numpy.save("x.npy", tensor.numpy())',
   '.pt': 'save the tensor with numpy.save("x.npy", tensor.numpy())',
   '.pth': 'save the tensor with numpy.save("x.npy", tensor.numpy())',
@@ -44,6 +44,8 @@ export interface VectorFileOptions {
   /** Of Arrow: the column of the vectors. */
   readonly column?: string | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Where a copy of the file lies, which is read in its place; messages name the file. */
+  readonly copy?: string;
 }
 
 /** By the extension; undefined for what holds no vectors that can be read. */
@@ -61,16 +63,16 @@ export function vectorFileCure(path: string): string | undefined {
  * wrong and where.
  */
 export function readVectors(path: string, options: VectorFileOptions = {}): AsyncIterable<RowBatch> {
-  const { format = vectorFormat(path), column, signal } = options;
+  const { format = vectorFormat(path), column, signal, copy = path } = options;
   if (column !== undefined && format !== 'arrow')
     throw new ShoalError('USAGE', `--column names a column of an Arrow file, and ${path} is none`, { file: path });
   switch (format) {
     case 'npy':
-      return readNpyRows(path);
+      return readNpyRows(path, copy);
     case 'arrow':
-      return readArrowInThread(path, { column, signal });
+      return readArrowInThread(path, { column, signal, copy });
     case 'jsonl':
-      return readJsonlRows(path, signal);
+      return readJsonlRows(path, signal, copy);
     case undefined:
       throw new ShoalError(
         'USAGE',
@@ -81,10 +83,10 @@ export function readVectors(path: string, options: VectorFileOptions = {}): Asyn
   }
 }
 
-async function* readNpyRows(path: string): AsyncGenerator<RowBatch> {
+async function* readNpyRows(path: string, copy: string): AsyncGenerator<RowBatch> {
   let first = 0;
   const parts: (Float32Array | Float64Array)[] = [];
-  for await (const { file, values } of readNpy(path, 'floats')) {
+  for await (const { file, values } of readNpy(path, 'floats', copy)) {
     if (file.dimensions === 1) {
       parts.push(values.slice());
       continue;
