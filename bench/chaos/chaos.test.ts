@@ -1,5 +1,5 @@
-// Twelve seconds of chaos, in CI; ten minutes in either mode of the append-only file every night. The seed is printed;
-// CHAOS_SEED repeats a run's faults.
+// Twelve seconds of chaos, in CI; ten minutes in either mode of the append-only file every night, and one over payload
+// servers. The seed is printed; CHAOS_SEED repeats a run's faults.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -11,9 +11,22 @@ const SEED = process.env['CHAOS_SEED'] ?? String(Math.floor(Math.random() * 1e6)
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 
-test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'] : ['everysec'])(
-  `chaos with appendfsync %s, seed ${SEED}: what is acknowledged ends, with the vectors of an undisturbed run, once`,
-  async (mode) => {
+interface Kind {
+  readonly mode: string;
+  readonly seconds: number;
+  readonly more: readonly string[];
+}
+
+const DAILY: readonly Kind[] = [{ mode: 'everysec', seconds: 12, more: [] }];
+const NIGHTLY: readonly Kind[] = [
+  { mode: 'everysec', seconds: 600, more: ['--matrix'] },
+  { mode: 'always', seconds: 600, more: ['--matrix'] },
+  { mode: 'everysec', seconds: 60, more: ['--payload-servers', '2'] },
+];
+
+test.skipIf(process.platform !== 'linux').each(isNightly ? NIGHTLY : DAILY)(
+  `chaos with appendfsync $mode $more, seed ${SEED}: what is acknowledged ends, with the vectors of an undisturbed run, once`,
+  async ({ mode, seconds, more }) => {
     process.stdout.write(`chaos: CHAOS_SEED=${SEED}\n`);
     const path = fileURLToPath(new URL('./chaos.ts', import.meta.url));
     // A run that found something says what on stdout, and ends with 1.
@@ -25,7 +38,7 @@ test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'
         '--mode',
         mode,
         '--seconds',
-        isNightly ? '600' : '12',
+        String(seconds),
         '--texts',
         '0',
         '--outage',
@@ -36,7 +49,7 @@ test.skipIf(process.platform !== 'linux').each(isNightly ? ['everysec', 'always'
         '2',
         '--seed',
         SEED,
-        ...(isNightly ? ['--matrix'] : []),
+        ...more,
       ],
       { timeout: isNightly ? 1_200_000 : 280_000 },
     ).catch((error: unknown) => error as { readonly stdout: string });

@@ -6,11 +6,14 @@
 //
 //   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always]
 //       [--seed N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
-//       [--matrix]
+//       [--matrix] [--payload-servers 0]
 //
 // `--matrix`: the faults of the matrix as well (Linux only): wires of workers and producers that go bad, each behind a
 // proxy of its own, processes that are stopped or get no descriptor or no memory, and with SHOAL_TEST_FAKETIME, the path of a
 // libfaketime.so.1, the last worker's clock two hours off.
+//
+// `--payload-servers N`: inputs and results of most jobs lie on so many servers beside the queue's, which are killed,
+// emptied, filled up and stopped as well. What they lose is computed again, and counted.
 //
 // `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
 // one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
@@ -50,6 +53,7 @@ const args = readArguments(import.meta.url, {
   'lease-ms': { type: 'string', default: '5000' },
   every: { type: 'string', default: '4' },
   matrix: { type: 'boolean', default: false },
+  'payload-servers': { type: 'string', default: '0' },
 });
 /** How long everything may take to come to rest after the last fault. */
 const REST_MS = 180_000;
@@ -58,10 +62,15 @@ const seconds = Number(args.seconds);
 const workers = Number(args.workers);
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 
-function workerSettings(index: number, matrix: MatrixParts | undefined): Record<string, string> {
+function workerSettings(
+  index: number,
+  matrix: MatrixParts | undefined,
+  payloadServers: string,
+): Record<string, string> {
   return {
     ...(matrix === undefined ? {} : { SHOAL_REDIS_URL: matrix.wires[index]!.url }),
     ...(index === workers - 1 ? matrix?.clock?.environment : {}),
+    ...(payloadServers === '' ? {} : { SHOAL_PAYLOAD_SERVERS: payloadServers }),
     SHOAL_MODEL: MODEL,
     SHOAL_CACHE_DIR: cacheDir,
     SHOAL_THREADS: '1',
@@ -141,10 +150,16 @@ async function main(): Promise<void> {
   mkdirSync(histories);
   const load = await prepareLoad(folder, cacheDir, random);
   const server = await startTestServer({ appendFsync: args.mode === 'always' ? 'always' : 'everysec' });
+  const beside = await Promise.all(
+    Array.from({ length: Number(args['payload-servers']) }, () =>
+      startTestServer({ appendFsync: 'no', topology: 'single' }),
+    ),
+  );
+  const payloadServers = beside.map(({ url }) => url).join(',');
   const matrix = await openMatrix(server.url, folder);
   const fleet = new SupervisedFleet({
     redisUrl: server.url,
-    workers: Array.from({ length: workers }, (_, index) => workerSettings(index, matrix)),
+    workers: Array.from({ length: workers }, (_, index) => workerSettings(index, matrix, payloadServers)),
   });
   await fleet.start();
   const history = new Recorder('chaos', new HistoryWriter(join(histories, 'chaos.jsonl')));
@@ -161,6 +176,7 @@ async function main(): Promise<void> {
       seed: Number(args.seed),
       mode: args.mode === 'always' ? 'once' : 'again',
       window: Number(args.window),
+      payloadServers,
     },
     histories,
     matrix?.wires ?? [],
@@ -177,6 +193,7 @@ async function main(): Promise<void> {
     forgets: args.mode !== 'always',
     history,
     matrix,
+    payloadServers: beside,
   });
   const isSlowable = canSlowDisk();
   if (!isSlowable) process.stderr.write('chaos: no round with a slow disk, strace cannot delay fsyncs here\n');
@@ -226,6 +243,7 @@ async function main(): Promise<void> {
       open,
       handedOver: sum(reports, 'handedOver'),
       addedAgain: sum(reports, 'addedAgain'),
+      payloads: { put: sum(reports, 'payloadsPut'), lost: sum(reports, 'payloadsLost') },
       claimedAgainShare: Number((sum(reports, 'claimedAgain') / Math.max(1, sum(reports, 'claimsKnown'))).toFixed(4)),
       faults: faults.counts,
       workerStarts: fleet.starts,
@@ -237,6 +255,8 @@ async function main(): Promise<void> {
   );
   if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended)
     fail('something was lost, wrong, visible twice, or never ended');
+  if (beside.length > 0 && (sum(reports, 'payloadsPut') === 0 || sum(reports, 'payloadsLost') === 0))
+    fail('payload servers were to lose something, and did not: nothing was tried');
   if (judged.violations > 0 || judged.undecided > 0)
     fail(`the history has ${judged.violations} violations and ${judged.undecided} jobs that nothing can be said of`);
   for (const child of producers) {
@@ -244,7 +264,7 @@ async function main(): Promise<void> {
     child.kill('SIGKILL');
   }
   await Promise.all((matrix?.wires ?? []).map((wire) => wire.close()));
-  await server.stop();
+  await Promise.all([server, ...beside].map((one) => one.stop()));
   rmSync(folder, { recursive: true, force: true });
 }
 

@@ -12,7 +12,9 @@ import { stopFor, withoutDescriptors, withoutMemory, type SteppedClock } from '.
 type PlainFault = 'worker' | 'executor' | 'connections' | 'server' | 'outage' | 'full' | 'slow-fsync';
 /** Of one worker or its executor; a bad wire is that of a worker or of a producer. */
 type MatrixFault = Trouble | 'stop' | 'descriptors' | 'memory' | 'worker-clock';
-export type FaultKind = PlainFault | MatrixFault;
+/** Of one payload server. */
+type PayloadFault = 'payload-killed' | 'payload-emptied' | 'payload-full' | 'payload-stopped';
+export type FaultKind = PlainFault | MatrixFault | PayloadFault;
 
 /** What the faults of the matrix need. */
 export interface MatrixParts {
@@ -33,6 +35,8 @@ export interface FaultsOptions {
   readonly history: Recorder;
   /** Left out, only what kills, cuts and fills happens. */
   readonly matrix: MatrixParts | undefined;
+  /** Beside the queue server; none: nothing happens to any. */
+  readonly payloadServers: readonly TestServer[];
 }
 
 type Weights = readonly (readonly [FaultKind, number])[];
@@ -53,6 +57,12 @@ const MATRIX_WEIGHTS: Weights = [
   ['memory', 6],
 ];
 const CLOCK_WEIGHTS: Weights = [['worker-clock', 8]];
+const PAYLOAD_WEIGHTS: Weights = [
+  ['payload-killed', 25],
+  ['payload-emptied', 25],
+  ['payload-full', 12],
+  ['payload-stopped', 8],
+];
 /** Longer than a lease, so that claims are lost. */
 const TROUBLE_MS = 8_000;
 const SPARE_BYTES = 8 << 20;
@@ -78,17 +88,22 @@ export class Faults {
     descriptors: 0,
     memory: 0,
     'worker-clock': 0,
+    'payload-killed': 0,
+    'payload-emptied': 0,
+    'payload-full': 0,
+    'payload-stopped': 0,
   };
   private readonly options: FaultsOptions;
   private readonly weights: Weights;
 
   constructor(options: FaultsOptions) {
     this.options = options;
-    const { matrix } = options;
+    const { matrix, payloadServers } = options;
     this.weights = [
       ...WEIGHTS,
       ...(matrix === undefined ? [] : MATRIX_WEIGHTS),
       ...(matrix?.clock === undefined ? [] : CLOCK_WEIGHTS),
+      ...(payloadServers.length === 0 ? [] : PAYLOAD_WEIGHTS),
     ];
   }
 
@@ -139,6 +154,32 @@ export class Faults {
       case 'descriptors':
       case 'memory':
         return this.troubleOne(kind, index);
+      case 'payload-killed':
+      case 'payload-emptied':
+      case 'payload-full':
+      case 'payload-stopped':
+        return this.troublePayloads(kind);
+    }
+  }
+
+  private async troublePayloads(kind: PayloadFault): Promise<void> {
+    const { payloadServers, random } = this.options;
+    const server = payloadServers[Math.floor(random() * payloadServers.length)]!;
+    switch (kind) {
+      case 'payload-killed':
+        await server.kill9();
+        await sleep(random() * 4_000);
+        return server.restart();
+      case 'payload-emptied':
+        await server.command('FLUSHALL');
+        return;
+      case 'payload-full':
+        await server.command('CONFIG', 'SET', 'maxmemory', 1);
+        await sleep(3_000);
+        await server.command('CONFIG', 'SET', 'maxmemory', 0);
+        return;
+      case 'payload-stopped':
+        return stopFor(server.pid, TROUBLE_MS);
     }
   }
 

@@ -149,6 +149,7 @@ export class Stage {
         life,
         mode: 'again',
         window: WINDOW,
+        payloadServers: '',
         historyPath: join(this.histories, `producer-${life}.jsonl`),
       },
       kind === 'clock' ? clockOf(this.options, 'producer').environment : {},

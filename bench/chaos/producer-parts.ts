@@ -2,7 +2,15 @@
 
 import { closeConnection, openConnection, untilReady, type Redis } from '@shoal/queue';
 
-export { JobProducer, ResultReader, type NewJob, type Redis } from '@shoal/queue';
+export {
+  JobProducer,
+  PayloadServers,
+  ResultReader,
+  processCounts,
+  type Again,
+  type NewJob,
+  type Redis,
+} from '@shoal/queue';
 
 export async function connectRaw(url: string): Promise<Redis> {
   const connection = openConnection({ url, name: 'chaos' });

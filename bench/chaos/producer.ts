@@ -1,6 +1,7 @@
 // One producer of the chaos bench, a process of its own: keeps a window of jobs open, holds itself to what the server
 // acknowledged, and compares every row of every answer with the undisturbed one. `again` adds a job anew when the
-// server no longer knows it, as the SDK does; `once` never does, so that whatever is lost is seen.
+// server no longer knows it, as the SDK does; `once` never does, so that whatever is lost is seen. What a payload server
+// lost is asked for again in either, by the queue server.
 
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -12,13 +13,21 @@ import {
   isShoalError,
   mainQueue,
   openResult,
-  parseFailedReason,
   type EmbedJobData,
-  type ShoalError,
 } from '@shoal/contract';
 import { systemClock } from '@shoal/core';
 import { HistoryWriter, Recorder, sharedClockMs } from '@shoal/world';
-import { JobProducer, ResultReader, connectRaw, type NewJob, type Redis } from './producer-parts.ts';
+import { failureCode } from './failure-code.ts';
+import {
+  JobProducer,
+  PayloadServers,
+  ResultReader,
+  connectRaw,
+  processCounts,
+  type Again,
+  type NewJob,
+  type Redis,
+} from './producer-parts.ts';
 import { randomFrom } from '../rig/ragged-corpus.ts';
 
 export interface ProducerOrder {
@@ -42,6 +51,8 @@ export interface ProducerOrder {
   readonly expectedPath: string;
   /** File that gets what was called and answered; it must not be there. */
   readonly historyPath: string;
+  /** As the setting lists them; empty: none. */
+  readonly payloadServers: string;
 }
 
 export interface ProducerReport {
@@ -54,6 +65,9 @@ export interface ProducerReport {
   readonly wrong: number;
   readonly visibleTwice: number;
   readonly addedAgain: number;
+  /** Inputs and results that payload servers lost, and inputs that they took. */
+  readonly payloadsLost: number;
+  readonly payloadsPut: number;
   readonly handedOver: number;
   /** Claims of each job beyond its first, over all whose count could still be read. */
   readonly claimedAgain: number;
@@ -61,8 +75,9 @@ export interface ProducerReport {
 }
 
 interface OpenJob {
-  readonly job: NewJob;
+  job: NewJob;
   readonly rows: readonly number[];
+  again: Again;
   isAcknowledged: boolean;
   isHeard: boolean;
   lookAtMs: number;
@@ -77,6 +92,8 @@ const LOOK_AFTER_MS = 2_000;
 /** Rows whose result is so large (24 KB here) that it is staged before its commit: one job in five. */
 const STAGED_ROWS = 192;
 const MIN_COSINE = 0.999999;
+/** Most bulk jobs are so large, with rows so long, where inputs (18 KB) and results (32 KB) are to lie beside. */
+const BESIDE = { rows: 256, tokens: 33, share: 0.7 };
 /** Delivered results that are asked for once more at the end. */
 const ASKED_TWICE = 20_000;
 
@@ -90,6 +107,9 @@ class ChaosProducer {
   private readonly history: Recorder;
   private readonly open = new Map<string, OpenJob>();
   private readonly delivered: string[] = [];
+  /** Numbers of rows that no device refuses. */
+  private readonly shortAndLong: readonly number[];
+  private readonly longRows: readonly number[];
   private made = 0;
   private isAdding = true;
   private readonly tally = {
@@ -100,6 +120,7 @@ class ChaosProducer {
     wrong: 0,
     visibleTwice: 0,
     addedAgain: 0,
+    payloadsLost: 0,
     handedOver: 0,
     claimedAgain: 0,
     claimsKnown: 0,
@@ -111,6 +132,8 @@ class ChaosProducer {
     this.producer = producer;
     this.reader = reader;
     this.raw = raw;
+    this.shortAndLong = Array.from({ length: order.rows.length - order.refusedRows.length }, (_, row) => row);
+    this.longRows = this.shortAndLong.filter((row) => order.rows[row]!.length >= BESIDE.tokens);
     const bytes = readFileSync(order.expectedPath);
     this.expected = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4);
     this.random = randomFrom(order.seed * 1_000 + order.index);
@@ -124,7 +147,8 @@ class ChaosProducer {
   }
 
   report(): ProducerReport {
-    return { ...this.tally, failed: { ...this.failed }, open: this.open.size };
+    const payloadsPut = processCounts().payloads.put;
+    return { ...this.tally, payloadsPut, failed: { ...this.failed }, open: this.open.size };
   }
 
   /** No more new jobs; resolves when every acknowledged one has had its ending. */
@@ -156,21 +180,35 @@ class ChaosProducer {
 
   private async add(): Promise<void> {
     while (this.isAdding && this.open.size < this.order.window) this.make();
-    const waiting = [...this.open.values()].filter(({ isAcknowledged }) => !isAcknowledged).slice(0, 32);
+    const all = [...this.open.values()].filter(({ isAcknowledged }) => !isAcknowledged).slice(0, 32);
+    for (const again of ['when-used-up', 'always'] as const)
+      await this.addSome(
+        all.filter((open) => open.again === again),
+        again,
+      );
+  }
+
+  private async addSome(waiting: readonly OpenJob[], again: Again): Promise<void> {
     if (waiting.length === 0) return;
     const ends = waiting.map(({ job, rows }) =>
       this.history.invoke('add', job.jobId, { fingerprint: job.data.fingerprint!, want: digestOf(rows) }),
     );
-    const results = await this.producer.add(waiting.map(({ job }) => job)).catch((error: unknown) => {
-      for (const end of ends) end('unknown');
-      throw error;
-    });
+    const results = await this.producer
+      .add(
+        waiting.map(({ job }) => job),
+        { again },
+      )
+      .catch((error: unknown) => {
+        for (const end of ends) end('unknown');
+        throw error;
+      });
     for (const [at, { outcome }] of results.entries()) {
       const open = waiting[at]!;
       ends[at]!(outcome === 'refused' || outcome === 'conflict' ? 'fail' : 'ok', { outcome });
       if (outcome === 'refused') continue; // no room: it was never acknowledged
       if (outcome === 'conflict') throw new Error(`${open.job.jobId}: a conflict over an id that only we use`);
       open.isAcknowledged = true;
+      open.again = 'when-used-up';
       open.lookAtMs = systemClock.nowMs() + LOOK_AFTER_MS;
       this.tally.acknowledged++;
       this.tally.texts += open.rows.length;
@@ -179,12 +217,15 @@ class ChaosProducer {
   }
 
   private make(): void {
-    const { index, rows, refusedRows, refusedEvery, model, tokenizer } = this.order;
+    const { index, rows, refusedRows, refusedEvery, model, tokenizer, payloadServers } = this.order;
     const number = this.made++;
     const isInteractive = this.random() < 0.1;
-    const bulkRows = this.random() < 0.2 ? STAGED_ROWS : 64;
-    const picked = Array.from({ length: isInteractive ? 1 + Math.floor(this.random() * 4) : bulkRows }, () =>
-      Math.floor(this.random() * (rows.length - refusedRows.length)),
+    const isBeside = payloadServers !== '' && this.random() < BESIDE.share;
+    const bulkRows = isBeside ? BESIDE.rows : this.random() < 0.2 ? STAGED_ROWS : 64;
+    const some = isBeside ? this.longRows : this.shortAndLong;
+    const picked = Array.from(
+      { length: isInteractive ? 1 + Math.floor(this.random() * 4) : bulkRows },
+      () => some[Math.floor(this.random() * some.length)]!,
     );
     if (number % refusedEvery === 0) picked[0] = refusedRows[Math.floor(this.random() * refusedRows.length)]!;
     const ids = picked.map((row) => rows[row]!);
@@ -205,8 +246,9 @@ class ChaosProducer {
     };
     const jobId = `c${index}~${number}`;
     this.open.set(jobId, {
-      job: { jobId, data, input },
+      job: { jobId, data, input, mayLieBeside: payloadServers !== '' },
       rows: picked,
+      again: 'when-used-up',
       isAcknowledged: false,
       isHeard: false,
       lookAtMs: Infinity,
@@ -224,7 +266,7 @@ class ChaosProducer {
     // first: a result is there before its job is completed, not the other way round
     const states = await this.producer.states(jobIds);
     const [bodies, claims] = await Promise.all([
-      this.reader.peek(jobIds).then((found) => found.map(whole)),
+      this.reader.peek(jobIds),
       Promise.all(
         jobIds.map((jobId) => this.raw.hmget(`{shoal}:${mainQueue(this.order.slug)}:${jobId}`, 'ats', 'returnvalue')),
       ),
@@ -233,8 +275,13 @@ class ChaosProducer {
     for (const [at, open] of due.entries()) {
       open.isHeard = false;
       open.lookAtMs = nowMs + LOOK_AFTER_MS;
-      this.note(open, states[at]!, bodies[at], since);
-      if (this.judge(open, states[at]!, bodies[at])) {
+      const body = bodies[at];
+      if (isShoalError(body)) {
+        this.addByQueueServer(open); // nothing was seen of it
+        continue;
+      }
+      this.note(open, states[at]!, body, since);
+      if (this.judge(open, states[at]!, body)) {
         taken.push(open.job.jobId);
         this.countClaims(claims[at] ?? []);
       }
@@ -251,7 +298,7 @@ class ChaosProducer {
   /** Writes down how a job ended and what is there of its result. */
   private note({ job, rows }: OpenJob, { state, failedReason }: Seen, body: Buffer | undefined, since: number): void {
     if (!['completed', 'failed', 'unknown'].includes(state)) return;
-    const code = state === 'failed' ? { code: parseFailedReason(failedReason ?? '').code } : {};
+    const code = state === 'failed' ? { code: failureCode(failedReason) } : {};
     this.history.observe('see', job.jobId, { outcome: state, since, ...code });
     if (state === 'failed') return;
     const header = body === undefined ? undefined : decodeResultHeader(body);
@@ -268,7 +315,8 @@ class ChaosProducer {
   private judge(open: OpenJob, { state, failedReason }: Seen, body: Buffer | undefined): boolean {
     const { jobId } = open.job;
     if (state === 'failed') {
-      const { code } = parseFailedReason(failedReason ?? '');
+      const code = failureCode(failedReason);
+      if (code === 'PAYLOAD_LOST') return this.addByQueueServer(open);
       if (code === 'INPUT_LOST' && this.order.mode === 'again') return this.addAgain(open);
       this.failed[code] = (this.failed[code] ?? 0) + 1;
       return !this.open.delete(jobId);
@@ -286,6 +334,14 @@ class ChaosProducer {
     this.open.delete(jobId);
     this.delivered.push(jobId);
     return true;
+  }
+
+  /** A payload server lost its input or its result. */
+  private addByQueueServer(open: OpenJob): false {
+    this.tally.payloadsLost++;
+    open.job = { ...open.job, mayLieBeside: false };
+    open.again = 'always';
+    return this.addAgain(open);
   }
 
   private addAgain(open: OpenJob): false {
@@ -334,12 +390,6 @@ class ChaosProducer {
   }
 }
 
-/** Nothing lies on payload servers here, so nothing is lost there. */
-function whole(found: Buffer | ShoalError | undefined): Buffer | undefined {
-  if (isShoalError(found)) throw found;
-  return found;
-}
-
 /** Of rows by their numbers, in order. */
 function digestOf(rows: readonly number[]): string {
   return createHash('sha1').update(rows.join(' ')).digest('hex').slice(0, 12);
@@ -347,7 +397,10 @@ function digestOf(rows: readonly number[]): string {
 
 async function main(): Promise<void> {
   const order = await new Promise<ProducerOrder>((resolve) => process.once('message', resolve));
-  const common = { redisUrl: order.redisUrl, queue: mainQueue(order.slug) };
+  const { payloadServers } = order;
+  const payloads =
+    payloadServers === '' ? undefined : await PayloadServers.connect({ payloadServers, clientName: 'chaos' });
+  const common = { redisUrl: order.redisUrl, queue: mainQueue(order.slug), payloads };
   const reader = await ResultReader.connect({ ...common, replyName: `chaos${order.index}` });
   const producer = new ChaosProducer(
     order,

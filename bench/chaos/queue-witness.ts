@@ -4,8 +4,8 @@
 // told as well: HTTP and `shoal embed` write no history, and add again what was taken while the answer got lost.
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { parseFailedReason } from '@shoal/contract';
 import { sharedClockMs, type EventFacts, type EventOp, type Recorder } from '@shoal/world';
+import { failureCode } from './failure-code.ts';
 import type { Redis } from './producer-parts.ts';
 
 const EVERY_MS = 25;
@@ -84,8 +84,7 @@ export class QueueWitness {
     if (event === 'added') return this.recorder.observe('birth', id);
     if (event === 'active') return this.claim(id, entryId, since);
     if (event === 'completed') return this.release('complete', id, { since });
-    if (event === 'failed')
-      return this.release('fail', id, { since, code: parseFailedReason(failedReason ?? '').code });
+    if (event === 'failed') return this.release('fail', id, { since, code: failureCode(failedReason) });
     const isBack = event === 'stalled' || event === 'waiting-children' || (event === 'waiting' && prev === 'active');
     if (isBack && this.claims.has(id)) this.release('return', id, { since });
   }
