@@ -125,6 +125,8 @@ test('next-route answers vectors of length 1, and what is no list of texts with 
     readonly POST: (request: Request) => Promise<Response>;
     readonly close: () => Promise<void>;
   };
+  // Next refuses `runtime` and its like where cacheComponents is on, as in new apps
+  expect(Object.keys(route).toSorted()).toEqual(['POST', 'close']);
   const post = (body: string): Promise<Response> =>
     route.POST(new Request('http://localhost/api/embed', { method: 'POST', body }));
   try {

@@ -1,9 +1,8 @@
 // A Next.js route handler that embeds: put it at app/api/embed/route.js, and POST { "texts": ["…"] } to /api/embed.
+// It runs in Node, as handlers do that do not say otherwise: on the edge there is no TCP, by which the queue is reached.
 // The client is opened with the first request and kept. Settings: REDIS_URL, SHOAL_MODEL (minilm).
 
 import { ShoalClient, isShoalError } from '@shoal/client';
-
-export const runtime = 'nodejs'; // not on the edge: the queue is reached over TCP
 
 const STATUS = { INPUT_TOO_LONG: 413, ADMISSION_REFUSED: 429, DEADLINE_PASSED: 504 };
 let opening;
