@@ -1,6 +1,7 @@
 // What each drill does, by its number (drill-list.ts): the fault, and what a person would change before the commands of
 // the runbook help.
 
+import { existsSync } from 'node:fs';
 import { cacheFolder } from '@shoal/core';
 import { openModel, openTokenizer } from '@shoal/models';
 import { isOk, MODEL, PREFIX, type Stage, type StageOptions } from './stage.ts';
@@ -130,7 +131,7 @@ export const FAULTS: Readonly<Record<number, Fault>> = {
       const worker = stage.workers[0]!;
       await stage.kill(worker, 'SIGTERM');
       worker.environment = {
-        LD_PRELOAD: process.env['SHOAL_TEST_FAKETIME'] ?? '',
+        LD_PRELOAD: clockLibrary(),
         FAKETIME: '+300s',
         FAKETIME_DONT_FAKE_MONOTONIC: '1',
       };
@@ -208,4 +209,15 @@ async function deadlyToken(): Promise<number> {
   const model = await openModel(MODEL, { cacheDir: cacheFolder(process.env['SHOAL_CACHE_DIR']) });
   const { ids } = (await openTokenizer(model)).encode(DEADLY);
   return ids[1] ?? 0;
+}
+
+/** Without it the clock would be right, and the drill would hold whatever happened. */
+function clockLibrary(): string {
+  const path = process.env['SHOAL_TEST_FAKETIME'];
+  if (path === undefined || !existsSync(path))
+    throw new Error(
+      `what makes a clock wrong is missing: SHOAL_TEST_FAKETIME ${path === undefined ? 'is not set' : `is ${path}, which is not there`}; ` +
+        'set it to libfaketime.so.1 (Debian: apt-get install libfaketime)',
+    );
+  return path;
 }
