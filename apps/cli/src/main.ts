@@ -5,7 +5,7 @@
 
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { drained, runCommand } from './run-command.ts';
+import { drained, runCommand, told } from './run-command.ts';
 import { Interruption, type Terminal } from './terminal.ts';
 
 const interruption = new AbortController();
@@ -19,12 +19,16 @@ const terminal: Terminal = {
   whileDeaf,
 };
 
+/** For how long a command may go on ending after a failure that nobody heard: it may wait for the part that failed. */
+const UNHEARD_MS = 60_000;
+
 const SIGNALS = [
   ['SIGINT', 130],
   ['SIGTERM', 143],
   ['SIGHUP', 129],
 ] as const;
 listenForSignals();
+process.on('uncaughtException', (error) => void interruptBy(error)); // also a rejection that nobody hears
 for (const stream of [process.stdout, process.stderr]) {
   stream.on('error', ({ code, message }: NodeJS.ErrnoException) => {
     if (code === 'EPIPE') interruption.abort(new Interruption('the reader of the output is gone', 0, true));
@@ -65,6 +69,14 @@ async function threadsEnd(): Promise<boolean> {
 
 function threadsAreBusy(): boolean {
   return process.getActiveResourcesInfo().some((name) => /^(FSReq|Get(Addr|Name)Info)/.test(name));
+}
+
+/** A failure that no part of the command heard: it is told as any other, and the command ends as after a signal. */
+async function interruptBy(error: unknown): Promise<void> {
+  setTimeout(() => process.exit(1), UNHEARD_MS).unref();
+  const { text } = await told(error);
+  if (interruption.signal.aborted) terminal.stderr.write(`shoal: ${text}\n`);
+  else interruption.abort(new Interruption(text, 1));
 }
 
 function listenForSignals(): void {

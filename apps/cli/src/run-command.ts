@@ -24,20 +24,24 @@ async function report({ stderr }: Terminal, error: unknown): Promise<number> {
     if (!error.isQuiet) stderr.write(`shoal: ${error.message}\n`);
     return error.exitCode;
   }
+  const { text, isWrongCall } = await told(error);
+  stderr.write(`shoal: ${text}\n`);
+  return isWrongCall ? 2 : 1;
+}
+
+/** What is said of a failure, and whether the command was called wrongly. */
+export async function told(error: unknown): Promise<{ readonly text: string; readonly isWrongCall: boolean }> {
   const { isShoalError } = await import('@shoal/contract');
   const { diskFailure } = await import('@shoal/fetch');
   const { descriptorFailure } = await import('@shoal/core/base');
   const { redactText } = await import('@shoal/core/redact-url');
   const failure = diskFailure(error) ?? descriptorFailure(error) ?? error;
-  if (!isShoalError(failure)) {
-    stderr.write(
-      'shoal: something unexpected happened; this is a bug worth ' +
-        `reporting\n${redactText(String(failure instanceof Error ? failure.stack : failure))}\n`,
-    );
-    return 1;
+  if (isShoalError(failure)) {
+    const isWrongCall = failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID';
+    return { text: redactText(failure.message), isWrongCall };
   }
-  stderr.write(`shoal: ${redactText(failure.message)}\n`);
-  return failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID' ? 2 : 1;
+  const stack = redactText(String(failure instanceof Error ? failure.stack : failure));
+  return { text: `something unexpected happened; this is a bug worth reporting\n${stack}`, isWrongCall: false };
 }
 
 /** Waits until what was written to a pipe has left this process; `process.exit` would cut it off. */
