@@ -70,7 +70,7 @@ export interface ClientOptions {
   /** Told when the queue takes no more, with the time until it is asked again, and with undefined once it goes on. */
   readonly onHeldBack?: (retryAfterMs: number | undefined) => void;
   /**
-   * Payload servers as the setting `payloadServers` lists them: redis:// URLs separated by commas. Large inputs and results
+   * Payload servers as the setting `payloadServers` lists them: URLs separated by commas. Large inputs and results
    * of `embed`, `embedStream` and `embedMany` go there instead of through the queue server, where all workers of the model
    * have the same servers; what is lost there is computed again. Never of what is submitted, or kept longer than 5 minutes.
    */

@@ -237,9 +237,9 @@ describe('redaction', () => {
   });
 
   test('passwords of payload servers are in no log and in no message', () => {
-    const payloadServers = 'redis://a:6379,redis://user:secret@b:6379';
+    const payloadServers = 'redis://a:6379,redis://user:secret@b:6379,file:///mnt/shoal';
     const shown = redactSettings(resolveSettings({ flags: { payloadServers } })).payloadServers;
-    expect(shown).toBe('redis://a:6379,redis://***@b:6379');
+    expect(shown).toBe('redis://a:6379,redis://***@b:6379,file:///mnt/shoal');
     const problems = JSON.stringify(
       problemsOf({ flags: { payloadServers: `${payloadServers},http://user:secret@c` } }),
     );

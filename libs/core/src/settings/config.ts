@@ -42,14 +42,15 @@ export const settingsSchema = z.strictObject({
   payloadServers: z
     .string()
     .regex(
-      /^\s*rediss?:\/\/[^\s,]+(\s*,\s*rediss?:\/\/[^\s,]+)*\s*$/,
-      'must be redis:// or rediss:// URLs separated by commas',
+      /^\s*(rediss?|file):\/\/[^\s,]+(\s*,\s*(rediss?|file):\/\/[^\s,]+)*\s*$/,
+      'must be redis://, rediss:// or file:// URLs separated by commas',
     )
     .optional()
     .describe(
       'Valkey or Redis servers beside the queue server, separated by commas, through which large inputs and results of ' +
         'embedding travel: redis://10.0.0.5:6379,redis://10.0.0.6:6379. They need no append-only file, because what one ' +
-        'loses is computed again. The same addresses for workers and producers, or everything goes by the queue server.',
+        'loses is computed again. A folder that all share is one as well: file:///mnt/shoal. The same for workers and ' +
+        'producers, or everything goes by the queue server.',
     ),
   redisCa: z
     .string()
@@ -736,7 +737,7 @@ function shown(key: string, given: unknown): string | undefined {
 function redactUrls(list: string): string {
   return list
     .split(',')
-    .map((url) => redactUrl(url))
+    .map((url) => (/^\s*file:/.test(url) ? url : redactUrl(url)))
     .join(',');
 }
 

@@ -1,47 +1,35 @@
-// One payload server: another Valkey or Redis than the queue's, which holds bodies until they are taken. Unlike the
-// queue server it may be away, full, read-only or slow without anybody waiting for it: a question is answered soon or has
-// failed, nothing is sent again, and after a failure it is left alone for a while. What it loses is computed again. Reads
+// One payload server, which holds bodies until they are taken: another Valkey or Redis than the queue's, or a shared
+// folder. Unlike the queue server it may be away, full, read-only or slow without anybody waiting for it: a question is
+// answered soon or has failed, and after a failure it is left alone for a while. What it loses is computed again. Reads
 // and writes fail apart: a full server still gives what it has.
 
-import { redactUrl, type Logger } from '@shoal/core';
-import { backoffMs, type Backoff, type BufferPool } from '@shoal/core/base';
-import { askOnce, valueOf, type Command } from '../redis/command-pipeline.ts';
-import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
+import { redactText, type Logger } from '@shoal/core';
+import { backoffMs, type Backoff } from '@shoal/core/base';
+import type { Bodies } from './bodies.ts';
 
 export interface PayloadServerOptions {
-  readonly url: string;
   /** As pointers have it. */
   readonly name: string;
-  /** Shown by CLIENT LIST. */
-  readonly clientName: string;
-  readonly pool?: BufferPool | undefined;
+  readonly bodies: Bodies;
   readonly log?: Logger | undefined;
 }
 
 /** Whoever is slower than this is slower than computing a job of 256 rows once more. */
 const ANSWER_MS = 3_000;
-/** How long a connection that broke is waited for by who wants to read. */
-const READY_MS = 2_000;
 /** How long it is left alone after failures in a row. */
 const PAUSE: Backoff = { firstMs: 500, mostMs: 30_000 };
 
 export class PayloadServer {
   readonly name: string;
-  private readonly connection: Redis;
-  private readonly options: PayloadServerOptions;
+  private readonly bodies: Bodies;
+  private readonly log: Logger | undefined;
   private becomingReady: Promise<void> | undefined;
   private readonly trouble = { read: new Trouble(), write: new Trouble() };
 
-  constructor(options: PayloadServerOptions) {
-    const { url, clientName: name, pool } = options;
-    this.name = options.name;
-    this.options = options;
-    this.connection = openConnection({ url, name, pool });
-    this.connection.on('error', () => undefined); // whoever asks is told
-    // What cannot be sent at once fails, and so does what is open when the connection breaks: the caller has another way.
-    this.connection.options.enableOfflineQueue = false;
-    this.connection.options.autoResendUnfulfilledCommands = false;
-    this.connection.options.maxRetriesPerRequest = 0;
+  constructor({ name, bodies, log }: PayloadServerOptions) {
+    this.name = name;
+    this.bodies = bodies;
+    this.log = log;
   }
 
   /** It did not take something a moment ago: whoever has another way takes that one. */
@@ -49,35 +37,45 @@ export class PayloadServer {
     return this.trouble.write.isFresh;
   }
 
-  /** Resolves when it answers, after two seconds at the latest, and at once while it is known to be away. */
+  /** Resolves when it can be asked, after two seconds at the latest, and at once while it is known to be away. */
   async ready(): Promise<void> {
     const { isFresh, failures } = this.trouble.read;
-    if (this.connection.status === 'ready' || (isFresh && failures > 1)) return;
-    this.becomingReady ??= untilReady(this.connection, this.options.url, READY_MS)
+    if (isFresh && failures > 1) return;
+    this.becomingReady ??= this.bodies
+      .ready()
       .catch(() => undefined) // the next question finds out
       .finally(() => (this.becomingReady = undefined));
     await this.becomingReady;
   }
 
-  /** The value of each reply. Throws what the server said, or that it did not answer in time. */
-  async ask(kind: 'read' | 'write', commands: readonly Command[]): Promise<unknown[]> {
+  /** Rejects with what was wrong, or that there was no answer in time; so does `get`. */
+  async put(key: string, value: Buffer, ttlMs: number): Promise<void> {
+    await this.judged('write', this.bodies.put(key, value, ttlMs));
+  }
+
+  /** Undefined where nothing is there. */
+  async get(key: string): Promise<Buffer | undefined> {
+    return this.judged('read', this.bodies.get(key));
+  }
+
+  /** Best effort: nobody waits for it, and what is not deleted ends with its time to live. */
+  drop(keys: readonly string[]): void {
+    if (!this.isPaused) this.bodies.drop(keys);
+  }
+
+  async close(): Promise<void> {
+    await this.bodies.close();
+  }
+
+  private async judged<Value>(kind: 'read' | 'write', answer: Promise<Value>): Promise<Value> {
     try {
-      const values = (await this.inTime(askOnce(this.connection, commands))).map(valueOf);
+      const value = await this.inTime(answer);
       this.succeeded(kind);
-      return values;
+      return value;
     } catch (error) {
       this.failed(kind, error);
       throw error;
     }
-  }
-
-  /** Best effort: nobody waits for it, and what is not deleted ends with its time to live. */
-  unlink(keys: readonly string[]): void {
-    if (this.connection.status === 'ready' && !this.isPaused) void askOnce(this.connection, [['UNLINK', ...keys]]);
-  }
-
-  async close(): Promise<void> {
-    await closeConnection(this.connection);
   }
 
   private async inTime<Value>(answer: Promise<Value>): Promise<Value> {
@@ -85,7 +83,7 @@ export class PayloadServer {
     const tooLate = new Promise<never>((_, reject) => {
       timer = setTimeout(() => {
         reject(new Error(`no answer within ${ANSWER_MS / 1_000} s`));
-        this.connection.disconnect(true); // what is open on it would wait behind
+        this.bodies.giveUp(); // what is open there would wait behind
       }, ANSWER_MS);
     });
     return Promise.race([answer, tooLate]).finally(() => clearTimeout(timer));
@@ -94,16 +92,16 @@ export class PayloadServer {
   private succeeded(kind: 'read' | 'write'): void {
     if (this.trouble[kind].failures === 0) return;
     this.trouble[kind].end();
-    if (!this.isInTrouble) this.options.log?.info({ store: this.name }, 'the payload server answers again');
+    if (!this.isInTrouble) this.log?.info({ store: this.name }, 'the payload server answers again');
   }
 
   private failed(kind: 'read' | 'write', error: unknown): void {
     if (this.trouble[kind].isFresh) return; // asked together with the one that failed first
     const isNews = !this.isInTrouble;
     this.trouble[kind].grow();
-    const reason = redactUrl(error instanceof Error ? error.message : String(error));
+    const reason = redactText(error instanceof Error ? error.message : String(error));
     if (isNews)
-      this.options.log?.warn(
+      this.log?.warn(
         { store: this.name, reason },
         'a payload server failed; until it answers again, payloads go to others or by the queue server',
       );

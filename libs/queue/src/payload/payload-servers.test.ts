@@ -1,10 +1,15 @@
-// Real payload servers that are killed, emptied, full, read-only and slow: what one cannot take goes to another or
-// nowhere, in seconds; what it cannot give is PAYLOAD_LOST.
+// Real payload servers, and folders, that are killed, emptied, full, read-only and slow: what one cannot take goes to
+// another or nowhere, in seconds; what it cannot give is PAYLOAD_LOST.
 
+import { mkdtemp, readdir, rename, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { RecordingLogger } from '@shoal/core/testing';
 import { startTestServer, type TestServer } from '../testing.ts';
+import { FolderBodies } from './folder-bodies.ts';
 import { PayloadServers, inOrder, serversIn } from './payload-servers.ts';
 
 const started: TestServer[] = [];
@@ -68,21 +73,29 @@ test('a server that is not in the setting is named, with what to set', async () 
   });
 });
 
-test.each<[string, (server: TestServer) => Promise<unknown>, (server: TestServer) => Promise<unknown>]>([
+test.each<[string, RegExp, (server: TestServer) => Promise<unknown>, (server: TestServer) => Promise<unknown>]>([
   [
     'is full',
+    /OOM/,
     (one) => one.command('CONFIG', 'SET', 'maxmemory', '1'),
     (one) => one.command('CONFIG', 'SET', 'maxmemory', '0'),
   ],
   [
     'takes no writes',
+    /READONLY/,
     (one) => one.command('REPLICAOF', '127.0.0.1', '1'),
     (one) => one.command('REPLICAOF', 'NO', 'ONE'),
   ],
-  ['was killed', (one) => one.kill9(), (one) => one.restart()],
+  [
+    'forbids us to write',
+    /NOPERM/,
+    (one) => one.command('ACL', 'SETUSER', 'default', '-set'),
+    (one) => one.command('ACL', 'SETUSER', 'default', '+set'),
+  ],
+  ['was killed', /ECONN|closed/i, (one) => one.kill9(), (one) => one.restart()],
 ])(
   'a server that %s is passed over, named in one line while it is read too, and used again later',
-  async (_, breakIt, mendIt) => {
+  async (_, reason, breakIt, mendIt) => {
     const servers = [await start(), second];
     const log = new RecordingLogger();
     const payloads = await connect(servers, log);
@@ -94,6 +107,9 @@ test.each<[string, (server: TestServer) => Promise<unknown>, (server: TestServer
       await payloads.get({ store: nameOf(servers[0]!), key: 'k' }).catch(() => undefined);
     }
     expect(log.messages('warn')).toHaveLength(1);
+    expect(log.lines.find(({ level }) => level === 'warn')?.fields).toMatchObject({
+      reason: expect.stringMatching(reason),
+    });
     await mendIt(servers[0]!);
     await expect
       .poll(() => payloads.put(id, 'k', Buffer.from('x'), 60_000), { timeout: 20_000 })
@@ -126,6 +142,70 @@ test('a server that does not answer is given up, and its late answers disturb no
     .poll(() => payloads.put(id, 'k', Buffer.from('y'), 60_000), { timeout: 20_000 })
     .toBe(nameOf(servers[0]!));
   expect(await payloads.get({ store: nameOf(servers[0]!), key: 'k' })).toEqual(Buffer.from('y'));
+});
+
+async function filesIn(folder: string): Promise<string[]> {
+  const found = await readdir(folder, { recursive: true, withFileTypes: true });
+  return found.filter((one) => one.isFile()).map(({ name }) => name);
+}
+
+describe('a shared folder', () => {
+  const folders: string[] = [];
+
+  async function openFolder(log = new RecordingLogger()): Promise<{ folder: string; payloads: PayloadServers }> {
+    const folder = await mkdtemp(join(tmpdir(), 'shoal payloads '));
+    folders.push(folder);
+    const payloadServers = pathToFileURL(folder).href;
+    const payloads = await PayloadServers.connect({ payloadServers, clientName: 'test', log });
+    opened.push(payloads);
+    return { folder, payloads };
+  }
+
+  afterEach(async () => {
+    await Promise.all(folders.splice(0).map((folder) => rm(folder, { recursive: true, force: true })));
+  });
+
+  test('gives what was put there, whatever its key has, until its job is over', async () => {
+    const { folder, payloads } = await openFolder();
+    const key = '{t}:in:../a/\0b';
+    const value = Buffer.alloc(100_000, 7);
+    const store = `file:${folder}`;
+    expect(await payloads.put('a', key, Buffer.from('before'), 60_000)).toBe(store);
+    expect(await payloads.put('a', key, value, 60_000)).toBe(store);
+    expect(await payloads.get({ store, key })).toEqual(value);
+    expect(await filesIn(folder)).toHaveLength(1);
+    payloads.note('a', { store, key });
+    payloads.forget(['a']);
+    await expect.poll(() => filesIn(folder)).toEqual([]);
+    await expect(payloads.get({ store, key })).rejects.toMatchObject({ code: 'PAYLOAD_LOST' });
+  });
+
+  test('that is gone is passed over and named, never made here, and used again once it is back', async () => {
+    const log = new RecordingLogger();
+    const { folder, payloads } = await openFolder(log);
+    const store = `file:${folder}`;
+    await rename(folder, `${folder}-away`);
+    expect(await payloads.put('a', 'k', Buffer.from('x'), 60_000)).toBeUndefined();
+    expect(log.lines[0]?.fields).toMatchObject({ store, reason: expect.stringContaining('ENOENT') });
+    await expect(payloads.get({ store, key: 'k' })).rejects.toMatchObject({
+      code: 'PAYLOAD_LOST',
+      message: expect.stringContaining('cannot be read (ENOENT'),
+    });
+    await rename(`${folder}-away`, folder);
+    await expect.poll(() => payloads.put('a', 'k', Buffer.from('x'), 60_000), { timeout: 20_000 }).toBe(store);
+  });
+
+  test('loses what nobody deleted some time after its time to live, and nothing else', async () => {
+    const { folder } = await openFolder();
+    const bodies = new FolderBodies(folder);
+    await bodies.put('over', Buffer.from('x'), -3_600_000);
+    await bodies.put('just over', Buffer.from('x'), -1_000);
+    await bodies.put('wanted', Buffer.from('x'), 60_000);
+    for (const part of await readdir(folder)) await bodies.sweep(part);
+    const left = await Promise.all(['over', 'just over', 'wanted'].map((key) => bodies.get(key)));
+    expect(left.map(String)).toEqual(['undefined', 'x', 'x']);
+    await bodies.close();
+  });
 });
 
 describe('what is PAYLOAD_LOST', () => {
@@ -183,14 +263,26 @@ describe('the setting', () => {
       { url: 'rediss://b:7000/2', name: 'b:7000/2' },
       { url: 'redis://[::1]:6379/0', name: '[::1]:6379' },
     ]);
+    expect(serversIn('file:///mnt/a%20b/').map(({ name, folder }) => [name, folder])).toEqual([
+      ['file:/mnt/a b', '/mnt/a b'],
+    ]);
   });
 
-  test.each(['', 'a:6379', 'redis+sentinel://a:1/m', 'redis://a,redis://a:6379', 'redis://a,,redis://b', 'unix:///x'])(
-    '"%s" is CONFIG_INVALID',
-    (text) => {
-      expect(() => serversIn(text)).toThrow(/payloadServers: .*separated by commas/);
-    },
-  );
+  test.each([
+    '',
+    'a:6379',
+    'redis+sentinel://a:1/m',
+    'redis://a,redis://a:6379',
+    'redis://a,,redis://b',
+    'unix:///x',
+    'file:///',
+    'file://host/x',
+    'file:///a%2Fb',
+    'file:///a?b',
+    'file:///a,file:///a/',
+  ])('"%s" is CONFIG_INVALID', (text) => {
+    expect(() => serversIn(text)).toThrow(/payloadServers: .*separated by commas/);
+  });
 
   test('a password is not repeated', () => {
     expect(() => serversIn('http://user:secret@a')).not.toThrow(/secret/);

@@ -1,18 +1,23 @@
-// The payload servers of this process: several Valkey or Redis servers beside the queue's, without an append-only file.
+// The payload servers of this process: several Valkey or Redis servers beside the queue's, without an append-only file,
+// or folders that all share.
 // A body goes to the one that its id chooses (rendezvous hashing, so that a server more or less moves only its share),
 // or to the next where that one fails; who wants to read it is told where by a pointer. It never waits for a server that
 // is away, and promises nothing: what is lost is computed again by whoever asked.
 
 import { createHash, randomUUID } from 'node:crypto';
+import { fileURLToPath } from 'node:url';
 import { crc32 } from 'node:zlib';
 import { ShoalError, elsewhere, lost } from '@shoal/contract';
-import { redactUrl, type Logger } from '@shoal/core';
+import { redactText, redactUrl, type Logger } from '@shoal/core';
 import { BufferPool } from '@shoal/core/base';
 import { countPayload } from '../redis/process-counts.ts';
+import type { Bodies } from './bodies.ts';
+import { FolderBodies } from './folder-bodies.ts';
 import { PayloadServer } from './payload-server.ts';
+import { ServerBodies } from './server-bodies.ts';
 
 export interface PayloadServersOptions {
-  /** The setting: redis:// or rediss:// URLs separated by commas. */
+  /** The setting: redis://, rediss:// and file:// URLs separated by commas. */
   readonly payloadServers: string;
   /** Shown by CLIENT LIST. */
   readonly clientName: string;
@@ -27,6 +32,8 @@ export interface PayloadPlace {
 /** Servers that are tried for one body. A third would cost a job that waits six seconds. */
 const MOST_TRIED = 2;
 const MOST_NOTED = 50_000;
+/** Pointers have 255 bytes for a name. */
+const MAX_PATH_BYTES = 250;
 
 export class PayloadServers {
   /** In the order of the setting. */
@@ -52,7 +59,9 @@ export class PayloadServers {
   /** Resolves when they answer, after two seconds at the latest: one that is away is left out until it comes. */
   static async connect({ payloadServers, ...options }: PayloadServersOptions): Promise<PayloadServers> {
     const pool = new BufferPool();
-    const servers = serversIn(payloadServers).map((one) => new PayloadServer({ ...one, ...options, pool }));
+    const servers = serversIn(payloadServers).map(
+      (one) => new PayloadServer({ name: one.name, bodies: bodiesOf(one, { ...options, pool }), log: options.log }),
+    );
     await Promise.all(servers.map((server) => server.ready()));
     return new PayloadServers(servers, pool);
   }
@@ -62,7 +71,7 @@ export class PayloadServers {
     const open = inOrder(this.names, spreadBy).flatMap((name) => this.servers.get(name) ?? []);
     for (const server of open.filter(({ isPaused }) => !isPaused).slice(0, MOST_TRIED)) {
       try {
-        await server.ask('write', [['SET', key, value, 'PX', ttlMs]]);
+        await server.put(key, value, ttlMs);
         countPayload('put');
         return server.name;
       } catch {
@@ -78,13 +87,17 @@ export class PayloadServers {
     const server = this.servers.get(store);
     if (server === undefined) throw elsewhere(store, this.names);
     await server.ready();
-    let value: unknown;
+    let value: Buffer | undefined;
     try {
-      [value] = await server.ask('read', [['GET', key]]);
+      value = await server.get(key);
     } catch (error) {
-      throw lost({ store, key }, `cannot be read (${redactUrl(error instanceof Error ? error.message : '')})`, error);
+      throw lost(
+        { store, key },
+        `cannot be read (${redactText(error instanceof Error ? error.message : String(error))})`,
+        error,
+      );
     }
-    if (Buffer.isBuffer(value)) return value;
+    if (value !== undefined) return value;
     throw lost({ store, key }, 'has nothing there: it was emptied, restarted or evicts keys');
   }
 
@@ -107,7 +120,7 @@ export class PayloadServers {
   private drop(places: readonly PayloadPlace[]): void {
     for (const [name, server] of this.servers) {
       const keys = places.flatMap(({ store, key }) => (store === name ? [key] : []));
-      if (keys.length > 0) server.unlink(keys);
+      if (keys.length > 0) server.drop(keys);
     }
   }
 
@@ -155,27 +168,62 @@ export function payloadSetOf(payloadServers: string): string {
   return idOf(serversIn(payloadServers).map(({ name }) => name));
 }
 
+/** One of the setting. */
+interface Listed {
+  readonly url: string;
+  /** As pointers have it. */
+  readonly name: string;
+  /** Its path, where it is a folder. */
+  readonly folder?: string | undefined;
+}
+
+function bodiesOf(
+  { url, folder }: Listed,
+  { clientName, pool }: { readonly clientName: string; readonly pool: BufferPool },
+): Bodies {
+  return folder === undefined ? new ServerBodies({ url, clientName, pool }) : new FolderBodies(folder);
+}
+
 /** Address and name of each server that the setting lists. Throws CONFIG_INVALID. */
-export function serversIn(payloadServers: string): { readonly url: string; readonly name: string }[] {
+export function serversIn(payloadServers: string): Listed[] {
   const servers = payloadServers.split(',').map((text) => serverOf(text.trim()));
   const twice = servers.find(({ name }, at) => servers.findIndex((other) => other.name === name) !== at);
   if (twice !== undefined) throw invalid(`${twice.name} is there twice`);
   return servers;
 }
 
-function serverOf(url: string): { readonly url: string; readonly name: string } {
+function serverOf(url: string): Listed {
   const parsed = URL.canParse(url) ? new URL(url) : undefined;
+  if (parsed?.protocol === 'file:') return folderOf(url);
   if (parsed === undefined || !/^rediss?:$/.test(parsed.protocol) || parsed.hostname === '')
-    throw invalid(`${JSON.stringify(redactUrl(url))} is no redis:// or rediss:// URL of one server`);
+    throw invalid(
+      `${JSON.stringify(redactUrl(url))} is no redis:// or rediss:// URL of one server, and no file:// URL`,
+    );
   const database = parsed.pathname.slice(1);
   const name = `${parsed.hostname}:${parsed.port === '' ? '6379' : parsed.port}`;
   return { url, name: database === '' || database === '0' ? name : `${name}/${database}` };
 }
 
+/** Named by its path, which is the same for all who share it. */
+function folderOf(url: string): Listed {
+  const folder = pathOf(url);
+  if (folder === undefined || folder === '' || Buffer.byteLength(folder) > MAX_PATH_BYTES)
+    throw invalid(`${JSON.stringify(url)} is no folder: it must be file:///PATH, of ${MAX_PATH_BYTES} bytes at most`);
+  return { url, name: `file:${folder}`, folder };
+}
+
+function pathOf(url: string): string | undefined {
+  try {
+    return /[?#]/.test(url) ? undefined : fileURLToPath(url).replace(/\/+$/, '');
+  } catch {
+    return undefined;
+  }
+}
+
 function invalid(problem: string): ShoalError<'CONFIG_INVALID'> {
   return new ShoalError(
     'CONFIG_INVALID',
-    `payloadServers: ${problem}; write redis://host:port of each server, separated by commas, the same for workers ` +
-      'and producers',
+    `payloadServers: ${problem}; write redis://host:port of each server, or file:///path of a shared folder, separated ` +
+      'by commas, the same for workers and producers',
   );
 }

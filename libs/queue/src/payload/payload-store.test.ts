@@ -1,3 +1,7 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { Command } from 'ioredis';
 import { decodePointer, decodeResultHeader, encodeResult, encodeTexts, keySpace, pointedResult } from '@shoal/contract';
@@ -14,6 +18,7 @@ const FINGERPRINT = '00112233445566ff';
 let server: TestServer;
 let payloadServer: TestServer;
 let payloads: PayloadServers | undefined;
+let folder: string;
 let connection: Redis;
 let store: RedisPayloadStore;
 let log: RecordingLogger;
@@ -25,6 +30,7 @@ beforeAll(async () => {
     startTestServer({ appendFsync: 'always' }),
     startTestServer({ appendFsync: 'no', topology: 'single' }),
   ]);
+  folder = await mkdtemp(join(tmpdir(), 'shoal-payloads-'));
   connection = openConnection({ url: server.url, name: 'test' });
 });
 
@@ -63,7 +69,7 @@ afterEach(async () => {
 
 afterAll(async () => {
   await closeConnection(connection);
-  await Promise.all([server.stop(), payloadServer.stop()]);
+  await Promise.all([server.stop(), payloadServer.stop(), rm(folder, { recursive: true })]);
 });
 
 let dims = 4;
@@ -99,13 +105,14 @@ async function stored(jobId: string): Promise<Buffer | null> {
 }
 
 describe.each([
-  ['small results, which travel in the script', 4, false],
-  ['large results, which are staged', 8_192, false],
-  ['large results, which lie on a payload server', 8_192, true],
-])('commit of %s', (_form, wide, isBeside) => {
+  ['small results, which travel in the script', 4, undefined],
+  ['large results, which are staged', 8_192, undefined],
+  ['large results, which lie on a payload server', 8_192, () => payloadServer.url],
+  ['large results, which lie in a shared folder', 8_192, () => pathToFileURL(folder).href],
+])('commit of %s', (_form, wide, beside) => {
   beforeEach(async () => {
     dims = wide;
-    if (isBeside) await connectBeside();
+    if (beside !== undefined) await connectBeside(beside());
   });
 
   test('writes the result with its time to live while the lock is ours', async () => {
