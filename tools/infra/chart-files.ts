@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { settingsSchema } from '../../libs/core/src/settings/config.ts';
+import { settingsSchema } from '../../libs/core/src/settings/schema.ts';
 
 const CHART = 'infra/helm/shoal';
 const SCHEMA = `${CHART}/values.schema.json`;

@@ -7,7 +7,8 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseAllDocuments, parse } from 'yaml';
 import { z } from 'zod';
-import { environmentName, settingsSchema } from '../../libs/core/src/settings/config.ts';
+import { environmentName } from '../../libs/core/src/settings/config.ts';
+import { settingsSchema } from '../../libs/core/src/settings/schema.ts';
 
 /** Path in the repository to content, of all that is looked at. A test changes one and sees what is said. */
 export type InfraFiles = ReadonlyMap<string, string>;

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { settingsSchema } from '@shoal/core';
 import { completionScript } from './completion.ts';
-import { SETTING_FLAGS } from './program.ts';
+import { SETTING_FLAGS } from './program/settings.ts';
 import { program } from './testing/program-here.ts';
 
 test('every setting of core has its flag, under its own name', () => {

@@ -24,10 +24,9 @@ export {
   saidOfFolder,
   servedModels,
   settingValues,
-  settingsSchema,
   type SettingSources,
-  type Settings,
 } from './settings/config.ts';
+export { settingsSchema, type Settings } from './settings/schema.ts';
 export { redactText, redactUrl } from './settings/redact-url.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';

@@ -2,7 +2,7 @@
 
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import type { Settings } from './config.ts';
+import type { Settings } from './schema.ts';
 
 /** The setting `cacheDir` when given, else $XDG_CACHE_HOME/shoal, else ~/.cache/shoal. Absolute; not created here. */
 export function cacheFolder(

@@ -7,10 +7,10 @@ import {
   flagName,
   redactSettings,
   resolveSettings,
-  settingsSchema,
   type SettingSources,
 } from './config.ts';
 import { isShoalError } from '@shoal/contract';
+import { settingsSchema } from './schema.ts';
 import { sizesOf } from './sizes.ts';
 
 /** What is said about settings that are wrong. */

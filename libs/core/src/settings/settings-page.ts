@@ -1,6 +1,7 @@
 // The reference page of all settings, made from the schema. `npm run docs` writes it; a test fails when it is stale.
 
-import { environmentName, flagName, settingsSchema } from './config.ts';
+import { environmentName, flagName } from './config.ts';
+import { settingsSchema } from './schema.ts';
 
 export function settingsPage(): string {
   const rows = Object.entries(settingsSchema.shape).map(([key, type]) => {
@@ -10,7 +11,7 @@ export function settingsPage(): string {
   });
   return `# Settings
 
-Generated from libs/core/src/settings/config.ts by \`npm run docs\`; do not edit.
+Generated from libs/core/src/settings/schema.ts by \`npm run docs\`; do not edit.
 
 A setting is a flag, an environment variable, a line of \`shoal.config.json\` in the working directory or of
 \`~/.config/shoal/config.json\` (\`$XDG_CONFIG_HOME/shoal/config.json\`). Flag beats environment beats the folder's file beats

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { environmentName, resolveSettings, settingsSchema, strayVariables } from './config.ts';
+import { environmentName, resolveSettings, strayVariables } from './config.ts';
+import { settingsSchema } from './schema.ts';
 import { isServiceLink } from './stray-variables.ts';
 
 const KEYS = Object.keys(settingsSchema.shape);
