@@ -7,6 +7,7 @@ import type { Command } from 'commander';
  */
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
+  payloadServers: ['urls', 'servers beside it, through which large inputs and results travel'],
   redisCa: ['file', 'authority that signed the certificate of the queue server'],
   redisCert: ['file', 'certificate of ours, where the queue server asks for one'],
   redisKey: ['file', 'its key'],
@@ -184,8 +185,15 @@ export const WORKER = [
   'drainTimeoutMs',
 ] as const;
 
-/** Wherever a queue server may be named, so may what TLS towards it needs, and a file with the password. */
-const WITH_SERVER = ['redisCa', 'redisCert', 'redisKey', 'redisServerName', 'redisPasswordFile'] as const;
+/** Wherever a queue server may be named, so may those beside it, what TLS towards it needs, and a file with the password. */
+const WITH_SERVER = [
+  'payloadServers',
+  'redisCa',
+  'redisCert',
+  'redisKey',
+  'redisServerName',
+  'redisPasswordFile',
+] as const;
 
 export function addSettings(command: Command, keys: readonly (keyof typeof SETTING_FLAGS)[]): void {
   for (const key of keys.flatMap((asked) => (asked === 'redisUrl' ? [asked, ...WITH_SERVER] : [asked]))) {
