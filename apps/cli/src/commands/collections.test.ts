@@ -59,8 +59,8 @@ test('texts become a collection, are searched exactly and by candidates, and go 
       /--model tiny-random-b is asked .* docs was embedded by tiny-random@.*leave out --model, or .* without --append/,
     ),
   });
-  expect((await box.run(['index', 'check', 'docs'])).stdout).toContain('docs@1 is whole: 2 rows');
-  expect(await box.run(['index', 'rm', 'docs', '-q'])).toMatchObject({ code: 0 });
+  expect((await runHere(box, ['index', 'check', 'docs'])).stdout).toContain('docs@1 is whole: 2 rows');
+  expect(await runHere(box, ['index', 'rm', 'docs', '-q'])).toMatchObject({ code: 0 });
   expect(await runHere(box, ['search', 'docs', 'x'])).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('no collection is called docs'),
@@ -70,11 +70,13 @@ test('texts become a collection, are searched exactly and by candidates, and go 
 test('vectors and edges need no queue', async () => {
   writeFileSync(box.path('v.jsonl'), '{"id":"x","embedding":[1,0]}\n{"id":"y","embedding":[0,1]}\n');
   writeFileSync(box.path('g.csv'), 'a,b\nb,c\nc,a\n');
-  expect(await box.run(['index', 'build', 'v', 'v.jsonl'])).toMatchObject({
+  expect(await runHere(box, ['index', 'build', 'v', 'v.jsonl'])).toMatchObject({
     code: 0,
     stderr: expect.stringMatching(/^shoal: v@1: 2 rows of 2 dimensions/),
   });
-  expect((await box.run(['similarity', 'v.jsonl', 'v.jsonl'])).stdout).toBe('1.000000\t0.000000\n0.000000\t1.000000\n');
+  expect((await runHere(box, ['similarity', 'v.jsonl', 'v.jsonl'])).stdout).toBe(
+    '1.000000\t0.000000\n0.000000\t1.000000\n',
+  );
   const folder = join(import.meta.dirname, '../../fixtures/parquet-vectors');
   writeFileSync(box.path('first.jsonl'), '[0,0.125,0.25,0.375]\n'); // the first row of the fixtures
   for (const name of ['fixed.parquet', 'half.parquet']) {
@@ -87,10 +89,10 @@ test('vectors and edges need no queue', async () => {
     code: 1,
     stderr: expect.stringMatching(/fixed\.parquet: the file has no column "nope".*name it with --column/),
   });
-  expect((await box.run(['spread', 'g.csv', '--seed', 'a', '--steps', '2'])).stdout).toBe(
+  expect((await runHere(box, ['spread', 'g.csv', '--seed', 'a', '--steps', '2'])).stdout).toBe(
     '1.000000  a\n0.500000  b\n0.250000  c\n',
   );
-  expect(await box.run(['spread', 'g.csv', '--seed', 'z'])).toMatchObject({
+  expect(await runHere(box, ['spread', 'g.csv', '--seed', 'z'])).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('there is no node "z"'),
   });
@@ -103,13 +105,13 @@ test('files of vectors are told by their first record, whatever stands in it and
     `${JSON.stringify({ id: 'x', text: `${'long '.repeat(2_000)} [1]`, embedding: [1, 2] })}\n`,
   );
   for (const name of ['bracket', 'long']) {
-    expect(await box.run(['index', 'build', name, `${name}.jsonl`])).toMatchObject({
+    expect(await runHere(box, ['index', 'build', name, `${name}.jsonl`])).toMatchObject({
       code: 0,
       stderr: expect.stringMatching(new RegExp(`^shoal: ${name}@1: 1 rows? of 2 dimensions`)),
     });
   }
   const parquet = join(import.meta.dirname, '../../fixtures/parquet-vectors/fixed.parquet');
-  const built = await box.run(['index', 'build', 'parquet', parquet, '--id-field', 'key', '--json', '-q']);
+  const built = await runHere(box, ['index', 'build', 'parquet', parquet, '--id-field', 'key', '--json', '-q']);
   expect([built.code, JSON.parse(built.stdout)]).toMatchObject([0, { rows: 30, dims: 4 }]);
   writeFileSync(box.path('texts.jsonl'), '{"text":"an \\"embedding\\": [1, 2]"}\n');
   expect(await runHere(box, ['index', 'build', 'mixed', 'texts.jsonl', 'bracket.jsonl'])).toMatchObject({
@@ -120,7 +122,7 @@ test('files of vectors are told by their first record, whatever stands in it and
 
 test('flags that a build could not follow are refused, and it makes no version', async () => {
   writeFileSync(box.path('one.jsonl'), '{"id":"x","embedding":[1,0]}\n');
-  expect(await box.run(['index', 'build', 'e1', 'one.jsonl'])).toMatchObject({ code: 0 });
+  expect(await runHere(box, ['index', 'build', 'e1', 'one.jsonl'])).toMatchObject({ code: 0 });
   const refusals = [
     [
       ['--append', '--dtype', 'f16'],
@@ -140,7 +142,7 @@ test('flags that a build could not follow are refused, and it makes no version',
       code: 2,
       stderr: expect.stringContaining(message),
     });
-  expect(await box.run(['index', 'build', 'e1', 'one.jsonl', '--append', '--dtype', 'f32'])).toMatchObject({
+  expect(await runHere(box, ['index', 'build', 'e1', 'one.jsonl', '--append', '--dtype', 'f32'])).toMatchObject({
     code: 0,
     stderr: expect.stringContaining('e1@2: 2 rows'),
   });
@@ -148,18 +150,18 @@ test('flags that a build could not follow are refused, and it makes no version',
 
 test('of several names to remove all are looked at first, and one that is named twice goes once', async () => {
   writeFileSync(box.path('one.jsonl'), '{"id":"x","embedding":[1,0]}\n');
-  expect(await box.run(['index', 'build', 'e2', 'one.jsonl'])).toMatchObject({ code: 0 });
+  expect(await runHere(box, ['index', 'build', 'e2', 'one.jsonl'])).toMatchObject({ code: 0 });
   expect(await runHere(box, ['index', 'rm', 'e2', 'nosuch'])).toMatchObject({
     code: 1,
     stderr: expect.stringMatching(/no collection is called nosuch.*; nothing was removed/s),
   });
-  expect(await box.run(['index', 'rm', 'e2', 'e2@9'])).toMatchObject({ code: 0, stderr: 'shoal: removed e2@1\n' });
+  expect(await runHere(box, ['index', 'rm', 'e2', 'e2@9'])).toMatchObject({ code: 0, stderr: 'shoal: removed e2@1\n' });
 });
 
 test('a matrix of scores goes to a file, and what is said of it is as asked', async () => {
   writeFileSync(box.path('two.jsonl'), '[1,0]\n[0,1]\n');
   const compare = (...flags: string[]) =>
-    box.run(['similarity', 'two.jsonl', 'two.jsonl', '-o', 'scores.npy', ...flags]);
+    runHere(box, ['similarity', 'two.jsonl', 'two.jsonl', '-o', 'scores.npy', ...flags]);
   expect(await compare()).toMatchObject({ code: 0, stdout: '', stderr: 'shoal: 2 × 2 scores → scores.npy\n' });
   expect(await compare('-q')).toMatchObject({ code: 0, stdout: '', stderr: '' });
   expect(await compare('--json')).toMatchObject({
@@ -189,7 +191,7 @@ test('vectors of a model that nobody knows are searched and appended to only wit
     });
   expect(await box.run(['embed', 't.txt', '-o', 't.arrow', '-q'])).toMatchObject({ code: 0 });
   expect(await box.run(['index', 'build', 'k', 't.arrow', '-q'])).toMatchObject({ code: 0 });
-  expect((await box.run(['index', 'show', 'k'])).stdout).toMatch(/model {5}tiny-random@\w+\n/);
+  expect((await runHere(box, ['index', 'show', 'k'])).stdout).toMatch(/model {5}tiny-random@\w+\n/);
   expect(await runHere(box, ['index', 'build', 'k', 'u.jsonl', '--append'])).toMatchObject({
     code: 1,
     stderr: expect.stringMatching(/k was embedded by tiny-random@.*do not say which model made them: say --model tiny/),

@@ -5,6 +5,7 @@ import { RecordingLogger } from '@shoal/core/testing';
 import { WorkerPresence, type AbsentWorker, type FleetView, type LaneDepth, type LiveWorker } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { describe as describeFleet, leftOf, warningsOf, type StatusSeen } from './fleet.ts';
+import { runHere } from '../testing/command-here.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
 
 const SIMILARITY = {
@@ -240,7 +241,7 @@ describe('the command', () => {
     await server.stop();
   });
 
-  const run = (...args: string[]) => sandbox.run(['fleet', ...args, '--redis-url', server.url, '--model', 'x']);
+  const run = (...args: string[]) => runHere(sandbox, ['fleet', ...args, '--redis-url', server.url, '--model', 'x']);
 
   test('shows workers and warnings as JSON, drains one and resumes it, and refuses an id that nobody has', async () => {
     const presence = await WorkerPresence.connect({
@@ -312,7 +313,7 @@ describe('the command', () => {
       warnings: expect.arrayContaining(words.map((said) => expect.stringContaining(said))),
     });
     expect((await run('status', '--queue', mainQueue('y'))).stdout).not.toContain('dead-1');
-    const all = (await sandbox.run(['fleet', 'status', '--all', '--redis-url', server.url])).stdout;
+    const all = (await runHere(sandbox, ['fleet', 'status', '--all', '--redis-url', server.url])).stdout;
     expect(all.split('dead-1 lost its executor')).toHaveLength(2);
     for (const said of words) expect(all).toContain(said);
     await server.command('DEL', history, `{shoal}:${mainQueue('x')}-quarantine:wait`);

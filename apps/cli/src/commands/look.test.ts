@@ -5,6 +5,7 @@ import type { WorkerFacts } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { WorkerPresence, type JobAnswer, type Tenants } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { runHere } from '../testing/command-here.ts';
 import { Sandbox, says } from '../testing/shoal-process.ts';
 
 const FACTS: WorkerFacts = {
@@ -56,7 +57,7 @@ afterAll(async () => {
   await server.stop();
 });
 
-const run = (...args: string[]) => sandbox.run([...args, '--redis-url', server.url]);
+const run = (...args: string[]) => runHere(sandbox, [...args, '--redis-url', server.url]);
 
 test('fleet status and queue counts show every queue with --all, and refuse one by name beside it', async () => {
   const { stdout } = await run('fleet', 'status', '--all');

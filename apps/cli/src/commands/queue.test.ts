@@ -12,6 +12,7 @@ import {
   type Redis,
 } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { runHere } from '../testing/command-here.ts';
 import { Sandbox, type Result } from '../testing/shoal-process.ts';
 
 vi.setConfig({ testTimeout: 120_000 }); // a handful of processes each
@@ -40,7 +41,7 @@ afterAll(async () => {
 });
 
 function run(...args: string[]): Promise<Result> {
-  return box.run(['queue', ...args, '--redis-url', server.url, '--model', 'x']);
+  return runHere(box, ['queue', ...args, '--redis-url', server.url, '--model', 'x']);
 }
 
 async function add(...jobIds: string[]): Promise<void> {
@@ -273,7 +274,7 @@ describe('without a server', () => {
       'fleet drain all',
       'fleet resume all',
     ];
-    const results = await Promise.all(commands.map((command) => box.run(command.split(' '))));
+    const results = await Promise.all(commands.map((command) => runHere(box, command.split(' '))));
     for (const result of results) {
       expect(result).toMatchObject({
         code: 1,
@@ -288,7 +289,7 @@ describe('without a server', () => {
   });
 
   test('one that does not answer is named', async () => {
-    expect(await box.run(['queue', 'counts', '--redis-url', 'redis://127.0.0.1:1'])).toMatchObject({
+    expect(await runHere(box, ['queue', 'counts', '--redis-url', 'redis://127.0.0.1:1'])).toMatchObject({
       code: 1,
       stderr: expect.stringContaining('the queue server at redis://127.0.0.1:1 does not answer'),
     });
@@ -298,11 +299,11 @@ describe('without a server', () => {
 test('a queue by its name, and help for each command', async () => {
   expect(
     JSON.parse(
-      (await box.run(['queue', 'counts', '--queue', 'similarity', '--json', '--redis-url', server.url])).stdout,
+      (await runHere(box, ['queue', 'counts', '--queue', 'similarity', '--json', '--redis-url', server.url])).stdout,
     ),
   ).toMatchObject({ lanes: [{ queue: 'similarity' }, {}] });
   const wrong = await Promise.all(
-    ['', 'a:b'].map((queue) => box.run(['queue', 'counts', '--queue', queue, '--redis-url', server.url])),
+    ['', 'a:b'].map((queue) => runHere(box, ['queue', 'counts', '--queue', queue, '--redis-url', server.url])),
   );
   for (const result of wrong)
     expect(result).toMatchObject({
@@ -323,11 +324,11 @@ test('a queue by its name, and help for each command', async () => {
   ];
   await Promise.all(
     commands.map(async (command) => {
-      expect(await box.run(['queue', ...command, '--help'])).toMatchObject({
+      expect(await runHere(box, ['queue', ...command, '--help'])).toMatchObject({
         code: 0,
         stdout: expect.stringMatching(new RegExp(`Usage: shoal queue ${command.join(' ')}`)),
       });
     }),
   );
-  expect((await box.run(['completion', 'bash'])).stdout).toMatch(/'queue quarantine'\) words='list return drop/);
+  expect((await runHere(box, ['completion', 'bash'])).stdout).toMatch(/'queue quarantine'\) words='list return drop/);
 });

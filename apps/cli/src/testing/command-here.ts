@@ -2,12 +2,15 @@
 // second of CPU, and there are many refusals. At night each is a process of its own again, as its users meet it.
 
 import { Readable, Writable } from 'node:stream';
+import { Serial } from '@shoal/core/base';
 import { runCommand } from '../run-command.ts';
 import type { Terminal } from '../terminal.ts';
 import type { Result, RunOptions, Sandbox } from './shoal-process.ts';
 
 /** Kept here: a test that ran out of time may have left its folder behind. */
 const HOME = process.cwd();
+/** One folder is current, so one command runs at a time. */
+const turns = new Serial();
 const IS_NIGHT = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 
 /** A command that another user runs needs a process by day as well. */
@@ -16,7 +19,11 @@ export async function runHere(box: Sandbox, args: readonly string[], options: Ru
 }
 
 /** By night as well, for tests of what a command leaves behind in its process. */
-export async function runInside(box: Sandbox, args: readonly string[], options: RunOptions = {}): Promise<Result> {
+export function runInside(box: Sandbox, args: readonly string[], options: RunOptions = {}): Promise<Result> {
+  return turns.run(() => runNow(box, args, options));
+}
+
+async function runNow(box: Sandbox, args: readonly string[], options: RunOptions): Promise<Result> {
   const stdout = new Said();
   const stderr = new Said();
   process.chdir(options.folder ?? box.files);
