@@ -12,6 +12,7 @@ import { tableFromIPC } from 'apache-arrow';
 import { parquetReadObjects } from 'hyparquet';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { attachServer, type AttachedServer } from '@shoal/private-server';
+import { runHere } from '../testing/command-here.ts';
 import { SHOAL, Sandbox, says, watch, type Result, type Running } from '../testing/shoal-process.ts';
 
 const DIMS = 32;
@@ -101,7 +102,7 @@ describe('with a server and a worker that are there', () => {
   });
 
   async function done(args: readonly string[], input?: string | Buffer): Promise<Result> {
-    const result = await box.run(['embed', ...args], input === undefined ? {} : { input });
+    const result = await runHere(box, ['embed', ...args], input === undefined ? {} : { input });
     expect(result).toMatchObject({ code: 0 });
     expect(result.stderr).not.toContain('starting');
     return result;
@@ -255,7 +256,7 @@ describe('with a server and a worker that are there', () => {
   test('an Arrow file takes records with ids or without, not both', async () => {
     const input = '{"id":1,"text":"a"}\n{"text":"b"}\n{"id":2,"text":"c"}\n';
     const args = ['-', '--format', 'jsonl', '-o', 'mixed.arrow'];
-    expect(await box.run(['embed', ...args], { input })).toMatchObject({
+    expect(await runHere(box, ['embed', ...args], { input })).toMatchObject({
       code: 1,
       stderr: expect.stringContaining(
         'standard input, line 2: the record has no id and the first one an id; the output has a column of ' +
@@ -315,7 +316,7 @@ describe('with a server and a worker that are there', () => {
 
   test('a bad line in the middle ends the run, and its rows are kept; --on-error skip goes on with them', async () => {
     writeFileSync(box.path('late.jsonl'), `${'{"text":"good"}\n'.repeat(2_000)}oops\n`);
-    const result = await box.run(['embed', 'late.jsonl', '-o', 'late.npy']);
+    const result = await runHere(box, ['embed', 'late.jsonl', '-o', 'late.npy']);
     expect(result).toMatchObject({ code: 1, stderr: expect.stringContaining('late.jsonl, line 2001: not valid JSON') });
     expect(result.stderr).toContain('1,984 of about 2,000 rows kept');
     const { stderr } = await done(['late.jsonl', '-o', 'late.npy', '--on-error', 'skip']);
@@ -335,7 +336,7 @@ describe('with a server and a worker that are there', () => {
   test('a text that is too long is an error when asked, or left out; its neighbours are not', async () => {
     const input = `fits\n${'word '.repeat(2_000)}\nfits too\n`;
     const problem = 'standard input, line 2: the text has more than the 256 tokens of a row';
-    expect(await box.run(['embed', '-', '--truncate', 'error'], { input })).toMatchObject({
+    expect(await runHere(box, ['embed', '-', '--truncate', 'error'], { input })).toMatchObject({
       code: 1,
       stdout: '',
       stderr: expect.stringContaining(`shoal: ${problem}`),
