@@ -56,6 +56,9 @@ const NO_WIRE = 'It has no connection to the queue server.';
 const PROXY = 'a proxy between it and the queue server';
 const NO_FILES = 'It writes no file while it works; its caches are written at its start.';
 const BY_SIGNAL = 'by signal';
+const FULL_DISK = 'its files on a file system of 24 MB that is filled for eight seconds';
+const READ_ONLY_DISK = 'its files on a file system that is remounted read-only for eight seconds';
+const READ_ONLY_RUNS = 'its output on a file system that is remounted read-only between two runs, for eight seconds';
 const SMALL_DISK = 'its data on a file system of 24 MB that is filled for eight seconds';
 const CUT_REPLICA = '`CLIENT KILL TYPE replica` at the server it follows, three times';
 const LIMIT = '`prlimit` on the running process for eight seconds';
@@ -78,9 +81,12 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
   'http:behind': { promise: SWITCH, made: FAKETIME },
   'http:disk': {
     promise: 'A file that cannot be stored whole is refused, and nothing of it is kept; embedding goes on.',
+    made: FULL_DISK,
   },
   'http:read-only': {
-    promise: 'A place for files and batches that cannot be written is refused when HTTP starts.',
+    promise:
+      'Files are refused while it lasts, embedding goes on; a place that cannot be written is refused when HTTP starts.',
+    made: READ_ONLY_DISK,
     test: 'apps/producer/src/batches/disk-storage.test.ts',
   },
   'http:descriptors': { promise: 'New callers wait or are refused; requests that are open are answered.', made: LIMIT },
@@ -109,7 +115,7 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
     promise: 'A connection that breaks meanwhile is made again when there are descriptors.',
     made: LIMIT,
   },
-  'sdk:memory': { promise: 'As killed.' },
+  'sdk:memory': { promise: 'As killed.', made: LIMIT },
   'sdk:cut': { promise: WIRE_PRODUCER, made: PROXY, test: 'libs/client/src/shoal-client.test.ts' },
   'sdk:half-open': { promise: WIRE_PRODUCER, made: PROXY },
   'sdk:latency': { promise: WIRE_PRODUCER, made: PROXY },
@@ -118,20 +124,22 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
   'cli:kill': {
     promise: 'The same command goes on where it was, with the rows of an undisturbed run.',
     test: 'apps/cli/src/commands/embed.test.ts',
+    made: BY_SIGNAL,
   },
-  'cli:stop': { promise: 'It goes on where it was.' },
-  'cli:ahead': { promise: SWITCH },
-  'cli:behind': { promise: SWITCH },
+  'cli:stop': { promise: 'It goes on where it was.', made: BY_SIGNAL },
+  'cli:ahead': { promise: SWITCH, made: FAKETIME },
+  'cli:behind': { promise: SWITCH, made: FAKETIME },
   'cli:disk': {
     promise: 'It ends with 1 and says which file could not be written; the same command goes on when there is room.',
+    made: FULL_DISK,
   },
-  'cli:read-only': { promise: 'It ends with 1 and says which file could not be written.' },
-  'cli:descriptors': { promise: 'It ends with 1 and says so; the same command goes on.' },
-  'cli:memory': { promise: 'As killed.' },
-  'cli:cut': { promise: 'It goes on when the server is back.' },
-  'cli:half-open': { promise: 'As cut, from when the silence is noticed.' },
-  'cli:latency': { promise: 'Slower, and nothing else.' },
-  'cli:one-way': { promise: 'As half open.' },
+  'cli:read-only': { promise: 'It ends with 1 and says which file could not be written.', made: READ_ONLY_RUNS },
+  'cli:descriptors': { promise: 'It ends with 1 and says so; the same command goes on.', made: LIMIT },
+  'cli:memory': { promise: 'As killed.', made: LIMIT },
+  'cli:cut': { promise: 'It goes on when the server is back.', made: PROXY },
+  'cli:half-open': { promise: 'As cut, from when the silence is noticed.', made: PROXY },
+  'cli:latency': { promise: 'Slower, and nothing else.', made: PROXY },
+  'cli:one-way': { promise: 'As half open.', made: PROXY },
 
   'supervisor:kill': {
     promise: 'Attached commands bring up another with the same data and address.',

@@ -5,13 +5,14 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { sharedClockMs } from '@shoal/world';
 import type { BadWire, Trouble } from './bad-wire.ts';
 import type { CellName, FaultName, ProcessName } from './matrix-cells.ts';
-import type { Clocked, Stage, StageKind } from './matrix-stage.ts';
+import type { Clocked, OnDisk, Stage, StageKind } from './matrix-stage.ts';
 import { stopFor, withoutDescriptors, withoutMemory } from './process-faults.ts';
 
 /** Longer than a lease, so that claims are lost. */
 export const FAULT_MS = 8_000;
 const AWAY_MS = 1_000;
 const CUTS = 3;
+const MOST_TRIES = 500;
 const THERE_WITHIN_MS = 180_000;
 const HOURS = 2;
 /** What a server that is killed may forget of what it acknowledged. */
@@ -22,11 +23,12 @@ const SERVER_SPARE_BYTES = 100_000;
 const EXECUTORS = /^shoal:executor:/;
 const NOT_EXECUTORS = /^(?!shoal:executor:)/;
 
-type Made = 'http' | 'server' | 'replica' | 'sdk' | 'claimer' | 'executor';
+type Made = 'http' | 'cli' | 'server' | 'replica' | 'sdk' | 'claimer' | 'executor';
 
 export function stageOf(name: CellName): StageKind {
-  const fault = name.split(':')[1] as FaultName;
-  return fault === 'ahead' || fault === 'behind' ? 'clock' : fault === 'disk' ? 'disk' : 'plain';
+  const [who, fault] = name.split(':') as [ProcessName, FaultName];
+  if (fault === 'ahead' || fault === 'behind') return 'clock';
+  return fault === 'disk' || (fault === 'read-only' && who !== 'server') ? 'disk' : 'plain';
 }
 
 /** Resolves when the fault is over. Throws when it cannot be made: then nothing was shown. */
@@ -62,11 +64,12 @@ async function carryOut(stage: Stage, who: Made, fault: FaultName): Promise<void
     case 'disk':
       return fillDisk(stage, who);
     case 'read-only':
-      return readOnly(stage);
+      return who === 'server' ? followNobody(stage) : readOnly(stage, who);
     case 'descriptors':
       return withoutDescriptors(pidOf(stage, who), FAULT_MS);
     case 'memory':
       if (who === 'replica') return starveReplica(stage);
+      if (who === 'sdk') return starveProducer(stage);
       return who === 'server' ? fillMemory(stage) : withoutMemory(pidOf(stage, who), SPARE_BYTES, FAULT_MS);
     case 'cut':
       return cut(stage, who);
@@ -89,8 +92,9 @@ async function kill(stage: Stage, who: Made): Promise<void> {
       await sleep(AWAY_MS);
       return stage.replica!.restart();
     case 'http':
+    case 'cli':
       pidOf(stage, who);
-      return stage.http!.kill();
+      return stage[who]!.kill();
     case 'sdk':
       await stage.killProducer();
       await sleep(AWAY_MS);
@@ -113,14 +117,36 @@ async function step(stage: Stage, who: Made, hours: number): Promise<void> {
 }
 
 async function fillDisk({ disks }: Stage, who: Made): Promise<void> {
-  const disk = disks![who === 'replica' ? 'replica' : 'server'];
+  const disk = disks![who as OnDisk];
   disk.fill();
   await sleep(FAULT_MS);
   disk.empty();
 }
 
+/** A file system takes no writes from a moment on when nobody has a file open for writing. */
+async function readOnly({ disks, cli }: Stage, who: Made): Promise<void> {
+  const disk = disks![who as OnDisk];
+  const set = (isReadOnly: boolean): Promise<void> =>
+    who === 'cli' ? cli!.between(() => disk.setReadOnly(isReadOnly)) : whenIdle(() => disk.setReadOnly(isReadOnly));
+  await set(true);
+  await sleep(FAULT_MS);
+  await set(false);
+}
+
+/** Tries again for as long as a file is open for writing. */
+async function whenIdle(change: () => void): Promise<void> {
+  for (let left = MOST_TRIES; ; left--) {
+    try {
+      return change();
+    } catch (error) {
+      if (left === 0) throw error;
+      await sleep(20);
+    }
+  }
+}
+
 /** It follows a server that is not there, and answers every write with READONLY. */
-async function readOnly({ server }: Stage): Promise<void> {
+async function followNobody({ server }: Stage): Promise<void> {
   await server.command('REPLICAOF', '127.0.0.1', '1');
   await sleep(FAULT_MS);
   await server.command('REPLICAOF', 'NO', 'ONE');
@@ -137,6 +163,11 @@ async function fillMemory({ server }: Stage): Promise<void> {
 async function starveReplica(stage: Stage): Promise<void> {
   await withoutMemory(pidOf(stage, 'replica'), 0, FAULT_MS);
   await stage.replica!.restart();
+}
+
+async function starveProducer(stage: Stage): Promise<void> {
+  await withoutMemory(pidOf(stage, 'sdk'), 0, FAULT_MS);
+  if (!stage.hasProducer) await stage.startProducer();
 }
 
 async function cut(stage: Stage, who: Made): Promise<void> {
@@ -163,7 +194,9 @@ async function spoil(stage: Stage, who: Made, trouble: Trouble): Promise<void> {
 function wiresOf({ wires }: Stage, who: ProcessName): readonly BadWire[] {
   const { victim, other, producer, replica } = wires;
   if (who === 'server') return [victim, other, producer];
-  return [who === 'sdk' ? producer : who === 'replica' ? replica : who === 'http' ? wires.http : victim];
+  return [
+    who === 'sdk' ? producer : who === 'replica' ? replica : who === 'http' || who === 'cli' ? wires[who] : victim,
+  ];
 }
 
 function connectionsOf(who: Made): RegExp {
@@ -179,6 +212,7 @@ function pidOf(stage: Stage, who: Made): number {
 function findPid(stage: Stage, who: Made): number | undefined {
   const pid = {
     http: () => stage.http?.pid,
+    cli: () => stage.cli?.pid,
     server: () => stage.server.pid,
     replica: () => stage.replica?.pid,
     sdk: () => stage.producerPid(),

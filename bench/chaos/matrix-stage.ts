@@ -1,4 +1,4 @@
-// The stage of the matrix of faults: a queue server, with a replica or HTTP where that is asked for, two workers of
+// The stage of the matrix of faults: a queue server, with a replica, HTTP or `shoal embed` where that is asked for, two workers of
 // which the first is the victim, a producer, and a wire of its own for each, that can go bad. One history of all that was called
 // and answered.
 
@@ -12,6 +12,7 @@ import { findServerProgram } from '@shoal/private-server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { HistoryWriter, Recorder } from '@shoal/world';
 import { BadWire } from './bad-wire.ts';
+import { CliLoad } from './cli-load.ts';
 import { SupervisedFleet } from './fleet.ts';
 import { HttpLoad } from './http-load.ts';
 import { MODEL, startProducer, type Load } from './load.ts';
@@ -32,11 +33,13 @@ export interface StageOptions {
   readonly leaseMs: number;
   readonly hasReplica: boolean;
   readonly hasHttp: boolean;
+  readonly hasCli: boolean;
   /** libfaketime.so.1; needed by `clock`. */
   readonly faketime: string | undefined;
 }
 
-export type Clocked = 'server' | 'replica' | 'worker' | 'producer' | 'http';
+export type Clocked = 'server' | 'replica' | 'worker' | 'producer' | 'http' | 'cli';
+export type OnDisk = 'server' | 'replica' | 'http' | 'cli';
 
 const WINDOW = 20;
 const DISK_BYTES = 24_000_000;
@@ -47,16 +50,20 @@ interface Wires {
   readonly producer: BadWire;
   readonly replica: BadWire;
   readonly http: BadWire;
+  readonly cli: BadWire;
 }
+
+type Disks = Readonly<Record<OnDisk, SmallDisk>>;
 
 interface Parts {
   readonly server: TestServer;
   readonly replica: TestServer | undefined;
   readonly http: HttpLoad | undefined;
+  readonly cli: CliLoad | undefined;
   readonly fleet: SupervisedFleet;
   readonly history: Recorder;
   readonly histories: string;
-  readonly disks: Readonly<Record<'server' | 'replica', SmallDisk>> | undefined;
+  readonly disks: Disks | undefined;
   readonly wires: Wires;
   readonly witness: QueueWitness;
 }
@@ -65,6 +72,7 @@ export class Stage {
   readonly server: TestServer;
   readonly replica: TestServer | undefined;
   readonly http: HttpLoad | undefined;
+  readonly cli: CliLoad | undefined;
   readonly fleet: SupervisedFleet;
   readonly history: Recorder;
   readonly histories: string;
@@ -84,6 +92,7 @@ export class Stage {
     this.histories = parts.histories;
     this.replica = parts.replica;
     this.http = parts.http;
+    this.cli = parts.cli;
     this.disks = parts.disks;
     this.wires = parts.wires;
     this.witness = parts.witness;
@@ -94,17 +103,22 @@ export class Stage {
     const { kind, folder, cacheDir, leaseMs } = options;
     const histories = join(folder, `history-${kind}`);
     mkdirSync(histories);
-    const disks = kind === 'disk' ? { server: diskOf(), replica: diskOf() } : undefined;
+    const disks = kind === 'disk' ? { server: diskOf(), replica: diskOf(), http: diskOf(), cli: diskOf() } : undefined;
     const startServer = async (of: 'server' | 'replica', args: readonly string[]): Promise<TestServer> =>
       startTestServer({
         ...(kind === 'clock' ? { program: await clockedServer(options, of) } : {}),
         args: [...(disks === undefined ? [] : ['--dir', disks[of].folder]), ...args],
       });
     const server = await startServer('server', []);
-    const [victim, other, producer, following, asking] = await Promise.all(
-      [1, 2, 3, 4, 5].map(() => BadWire.open(server.url)),
-    );
-    const wires = { victim: victim!, other: other!, producer: producer!, replica: following!, http: asking! };
+    const open = (): Promise<BadWire> => BadWire.open(server.url);
+    const wires: Wires = {
+      victim: await open(),
+      other: await open(),
+      producer: await open(),
+      replica: await open(),
+      http: await open(),
+      cli: await open(),
+    };
     const follows = ['--replicaof', '127.0.0.1', new URL(wires.replica.url).port];
     const replica = options.hasReplica ? await startServer('replica', follows) : undefined;
     const worker = (wire: BadWire): Record<string, string> => ({
@@ -122,8 +136,10 @@ export class Stage {
       workers: [{ ...worker(wires.victim), ...clock }, worker(wires.other)],
     });
     await fleet.start();
-    const http = options.hasHttp ? httpOf(options, wires.http) : undefined;
+    const http = options.hasHttp ? httpOf(options, wires.http, disks) : undefined;
     await http?.start();
+    const cli = options.hasCli ? cliOf(options, wires.cli, disks) : undefined;
+    await cli?.start();
     const witness = new QueueWitness(
       await connectRaw(server.url),
       keySpace().job(mainQueue(MODEL), '').slice(0, -1),
@@ -131,7 +147,7 @@ export class Stage {
     );
     witness.start();
     const history = new Recorder('matrix', new HistoryWriter(join(histories, 'matrix.jsonl')));
-    const stage = new Stage(options, { server, replica, http, fleet, history, histories, disks, wires, witness });
+    const stage = new Stage(options, { server, replica, http, cli, fleet, history, histories, disks, wires, witness });
     await stage.startProducer();
     return stage;
   }
@@ -154,6 +170,12 @@ export class Stage {
       },
       kind === 'clock' ? clockOf(this.options, 'producer').environment : {},
     );
+  }
+
+  /** Whether it lives. */
+  get hasProducer(): boolean {
+    const { exitCode, signalCode } = this.producer!;
+    return exitCode === null && signalCode === null;
   }
 
   producerPid(): number {
@@ -194,6 +216,7 @@ export class Stage {
 
   async stop(): Promise<void> {
     await this.http?.stop();
+    await this.cli?.stop();
     await this.fleet.stop();
     await this.witness.stop();
     await this.killProducer();
@@ -204,13 +227,28 @@ export class Stage {
   }
 }
 
-function httpOf(options: StageOptions, wire: BadWire): HttpLoad {
+function httpOf(options: StageOptions, wire: BadWire, disks: Disks | undefined): HttpLoad {
   return new HttpLoad(MODEL, {
     SHOAL_REDIS_URL: wire.url,
     SHOAL_MODEL: MODEL,
     SHOAL_CACHE_DIR: options.cacheDir,
     SHOAL_LOG_LEVEL: process.env['CHAOS_LOG'] ?? 'silent',
+    SHOAL_BATCH_DIR: join(disks?.http.folder ?? options.folder, 'batches'),
     ...(options.kind === 'clock' ? clockOf(options, 'http').environment : {}),
+  });
+}
+
+function cliOf(options: StageOptions, wire: BadWire, disks: Disks | undefined): CliLoad {
+  return new CliLoad({
+    model: MODEL,
+    dims: options.load.dims,
+    folder: options.folder,
+    outputs: disks?.cli.folder ?? options.folder,
+    environment: {
+      SHOAL_REDIS_URL: wire.url,
+      SHOAL_CACHE_DIR: options.cacheDir,
+      ...(options.kind === 'clock' ? clockOf(options, 'cli').environment : {}),
+    },
   });
 }
 

@@ -67,6 +67,7 @@ async function runGroup(kind: StageKind, cells: readonly CellName[], folder: str
     leaseMs: Number(args['lease-ms']),
     hasReplica: cells.some((name) => name.startsWith('replica:')),
     hasHttp: cells.some((name) => name.startsWith('http:')),
+    hasCli: cells.some((name) => name.startsWith('cli:')),
     faketime: process.env['SHOAL_TEST_FAKETIME'],
   });
   try {
@@ -85,7 +86,16 @@ async function runGroup(kind: StageKind, cells: readonly CellName[], folder: str
     const judged = judgeHistory(stage.histories, { settleMs: restMs });
     const { lost, wrong, visibleTwice, open } = report;
     const http = stage.http?.report();
-    const breaches = judged.violations + judged.undecided + lost + wrong + visibleTwice + open + (http?.wrong ?? 0);
+    const cli = stage.cli?.report();
+    const breaches =
+      judged.violations +
+      judged.undecided +
+      lost +
+      wrong +
+      visibleTwice +
+      open +
+      (http?.wrong ?? 0) +
+      (cli?.wrong ?? 0);
     for (const name of cells) {
       const row = record({
         bench: 'matrix',
@@ -98,14 +108,8 @@ async function runGroup(kind: StageKind, cells: readonly CellName[], folder: str
           claimed_again: report.claimedAgain,
           history_events: judged.events,
           worker_starts: stage.fleet.starts,
-          ...(http === undefined
-            ? {}
-            : {
-                http_answered: http.answered,
-                http_refused: http.refused,
-                http_lost: http.lost,
-                http_wrong: http.wrong,
-              }),
+          ...named('http', http),
+          ...named('embed', cli),
           rest_s: restSeconds,
         },
         bar: { figure: 'breaches', at_most: 0 },
@@ -122,12 +126,25 @@ async function runGroup(kind: StageKind, cells: readonly CellName[], folder: str
 /** Resolves when some jobs more have completed: nothing is shown by a fault that nobody works under. */
 async function calm(stage: Stage): Promise<void> {
   const { completed } = await stage.report();
-  const answered = stage.http?.report().answered ?? 0;
+  const before = workOf(stage);
   for (const startedMs = performance.now(); performance.now() - startedMs < CALM_WITHIN_MS; await sleep(200)) {
-    const isAnswering = stage.http === undefined || stage.http.report().answered > answered;
-    if (isAnswering && (await stage.report()).completed >= completed + CALM_JOBS) return;
+    const isAtWork = workOf(stage).every((done, at) => done > before[at]!);
+    if (isAtWork && (await stage.report()).completed >= completed + CALM_JOBS) return;
   }
   throw new Error(`fewer than ${CALM_JOBS} jobs completed within ${CALM_WITHIN_MS / 1_000} s`);
+}
+
+/** What HTTP and the command have done so far: requests, files that were stored, files that were written. */
+function workOf({ http, cli }: Stage): number[] {
+  const told = http?.report();
+  return [
+    ...(told === undefined ? [] : [told.answered, told.files]),
+    ...(cli === undefined ? [] : [cli.report().files]),
+  ];
+}
+
+function named(who: string, report: object = {}): Record<string, number> {
+  return Object.fromEntries(Object.entries(report).map(([what, count]) => [`${who}_${what}`, Number(count)]));
 }
 
 async function main(): Promise<void> {
