@@ -60,7 +60,12 @@ function sectionOf(who: string, runOf: (name: CellName) => ResultRow | undefined
       const cell = CELLS[name];
       const fault = name.split(':')[1]!;
       if ('not' in cell) return [fault, `cannot be: ${cell.not}`, '', ''];
-      return [fault, cell.promise, cell.made ?? 'not yet', shownBy(runOf(name), cell.test)];
+      return [
+        fault,
+        cell.promise,
+        cell.made ?? (cell.notMade === undefined ? 'not yet' : `not by the matrix: ${cell.notMade}`),
+        shownBy(runOf(name), cell.test),
+      ];
     }),
   ]);
 }

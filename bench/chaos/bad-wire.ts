@@ -101,15 +101,16 @@ export class BadWire {
     this.url = url;
   }
 
-  /** `target`: redis://host:port. A connection that the server refuses is closed. */
+  /** `target`: redis://host:port or unix:///path. A connection that the server refuses is closed. */
   static async open(target: string): Promise<BadWire> {
-    const { hostname, port } = new URL(target);
+    const { protocol, hostname, port, pathname } = new URL(target);
+    const far = (): Socket => (protocol === 'unix:' ? connect(pathname) : connect(Number(port), hostname));
     const server = createServer();
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
     const wire = new BadWire(server, `redis://127.0.0.1:${(server.address() as AddressInfo).port}`);
     server.on('connection', (near) => {
-      const connection = new Connection(near, connect(Number(port), hostname), (one) => wire.troubleOf(one));
+      const connection = new Connection(near, far(), (one) => wire.troubleOf(one));
       wire.connections.add(connection);
       near.once('close', () => (connection.hasLost ? undefined : wire.connections.delete(connection)));
     });

@@ -38,6 +38,8 @@ export interface Cell {
   readonly promise: string;
   /** How the runner makes it; left out, it cannot make it yet. */
   readonly made?: string;
+  /** Why the runner cannot make it; its test does, or nothing. */
+  readonly notMade?: string;
   /** A test that shows it by day or by night. */
   readonly test?: string;
 }
@@ -144,24 +146,35 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
   'supervisor:kill': {
     promise: 'Attached commands bring up another with the same data and address.',
     test: 'libs/private-server/src/attach.test.ts',
+    made: BY_SIGNAL,
   },
   'supervisor:stop': {
     promise: 'Who meets it says which process it waits for.',
     test: 'libs/private-server/src/attach.test.ts',
+    made: BY_SIGNAL,
   },
-  'supervisor:ahead': { promise: 'It counts by a clock that does not step.' },
-  'supervisor:behind': { promise: 'It counts by a clock that does not step.' },
-  'supervisor:disk': { promise: 'Its log ends; the server’s own disk is in the row of the queue server.' },
-  'supervisor:read-only': { promise: 'It does not start, and says which folder it cannot write.' },
+  'supervisor:ahead': { promise: 'It counts by a clock that does not step.', made: FAKETIME },
+  'supervisor:behind': { promise: 'It counts by a clock that does not step.', made: FAKETIME },
+  'supervisor:disk': {
+    promise: 'Its log ends, and its server takes no writes until there is room; then both go on.',
+    made: SMALL_DISK,
+  },
+  'supervisor:read-only': {
+    promise: 'It does not start, and says which folder it cannot write.',
+    notMade: 'no file system becomes read-only while the server has its file open',
+    test: 'apps/cli/src/commands/full-disk.test.ts',
+  },
   'supervisor:descriptors': {
     promise: 'New commands cannot attach and say so; attached ones go on.',
     test: 'libs/private-server/src/attach.test.ts',
+    made: LIMIT,
   },
-  'supervisor:memory': { promise: 'As killed.' },
+  'supervisor:memory': { promise: 'As killed.', made: LIMIT },
   'supervisor:cut': {
     promise:
       'A command whose connection is gone counts as vanished: 50 s later the server stops, unless it is attached again.',
     test: 'libs/private-server/src/attach.test.ts',
+    notMade: 'a Unix socket cannot be cut from outside; the test kills its command',
   },
   'supervisor:half-open': {
     not: 'Its connections are Unix sockets of one machine: they end with a process, and never in between.',
@@ -172,14 +185,15 @@ export const CELLS: Readonly<Record<CellName, Cell | NoCell>> = {
   'guard:kill': {
     promise: 'A server left by a killed supervisor and a killed guard is stopped before another starts.',
     test: 'libs/private-server/src/attach.test.ts',
+    made: BY_SIGNAL,
   },
-  'guard:stop': { promise: 'As killed, until it goes on.' },
+  'guard:stop': { promise: 'As killed, until it goes on.', made: BY_SIGNAL },
   'guard:ahead': { not: 'It knows no time.' },
   'guard:behind': { not: 'It knows no time.' },
   'guard:disk': { not: 'It writes nothing.' },
   'guard:read-only': { not: 'It writes nothing.' },
   'guard:descriptors': { not: 'It opens nothing.' },
-  'guard:memory': { promise: 'As killed.' },
+  'guard:memory': { promise: 'As killed.', made: LIMIT },
   'guard:cut': { not: NO_WIRE },
   'guard:half-open': { not: NO_WIRE },
   'guard:latency': { not: NO_WIRE },

@@ -23,12 +23,17 @@ const SERVER_SPARE_BYTES = 100_000;
 const EXECUTORS = /^shoal:executor:/;
 const NOT_EXECUTORS = /^(?!shoal:executor:)/;
 
-type Made = 'http' | 'cli' | 'server' | 'replica' | 'sdk' | 'claimer' | 'executor';
+type Made = 'http' | 'cli' | 'supervisor' | 'guard' | 'server' | 'replica' | 'sdk' | 'claimer' | 'executor';
 
 export function stageOf(name: CellName): StageKind {
   const [who, fault] = name.split(':') as [ProcessName, FaultName];
   if (fault === 'ahead' || fault === 'behind') return 'clock';
   return fault === 'disk' || (fault === 'read-only' && who !== 'server') ? 'disk' : 'plain';
+}
+
+/** Of a private server. */
+export function isOfPrivate(name: CellName): boolean {
+  return /^(supervisor|guard):/.test(name);
 }
 
 /** Resolves when the fault is over. Throws when it cannot be made: then nothing was shown. */
@@ -46,7 +51,9 @@ export async function makeFault(stage: Stage, name: CellName): Promise<void> {
 /** It may be about to start again, after the fault before. */
 async function whenThere(stage: Stage, who: Made): Promise<void> {
   for (const startedMs = performance.now(); performance.now() - startedMs < THERE_WITHIN_MS; await sleep(100)) {
-    const isConnected = who === 'server' || wiresOf(stage, who).some((wire) => wire.has(connectionsOf(who)));
+    const isConnected =
+      ['server', 'supervisor', 'guard'].includes(who) ||
+      wiresOf(stage, who).some((wire) => wire.has(connectionsOf(who)));
     if (findPid(stage, who) !== undefined && isConnected) return;
   }
   throw new Error(`there is no ${who} with a connection, for ${THERE_WITHIN_MS / 1_000} s`);
@@ -91,6 +98,10 @@ async function kill(stage: Stage, who: Made): Promise<void> {
       await stage.replica!.kill9();
       await sleep(AWAY_MS);
       return stage.replica!.restart();
+    case 'supervisor':
+    case 'guard':
+      process.kill(pidOf(stage, who), 'SIGKILL');
+      return sleep(AWAY_MS);
     case 'http':
     case 'cli':
       pidOf(stage, who);
@@ -110,10 +121,10 @@ async function kill(stage: Stage, who: Made): Promise<void> {
 
 /** The processes of a worker share a clock. */
 async function step(stage: Stage, who: Made, hours: number): Promise<void> {
-  const of: Clocked = who === 'sdk' ? 'producer' : who === 'claimer' || who === 'executor' ? 'worker' : who;
-  stage.setClock(of, hours);
+  const of = who === 'sdk' ? 'producer' : who === 'claimer' || who === 'executor' ? 'worker' : who;
+  stage.setClock(of as Clocked, hours);
   await sleep(FAULT_MS);
-  stage.setClock(of, 0);
+  stage.setClock(of as Clocked, 0);
 }
 
 async function fillDisk({ disks }: Stage, who: Made): Promise<void> {
@@ -213,6 +224,8 @@ function findPid(stage: Stage, who: Made): number | undefined {
   const pid = {
     http: () => stage.http?.pid,
     cli: () => stage.cli?.pid,
+    supervisor: () => stage.privateServer?.supervisorPid,
+    guard: () => stage.privateServer?.guardPid,
     server: () => stage.server.pid,
     replica: () => stage.replica?.pid,
     sdk: () => stage.producerPid(),

@@ -17,6 +17,7 @@ import { SupervisedFleet } from './fleet.ts';
 import { HttpLoad } from './http-load.ts';
 import { MODEL, startProducer, type Load } from './load.ts';
 import { SteppedClock } from './process-faults.ts';
+import { PrivateServer } from './private-server.ts';
 import { connectRaw } from './producer-parts.ts';
 import type { ProducerReport } from './producer.ts';
 import { QueueWitness } from './queue-witness.ts';
@@ -31,6 +32,8 @@ export interface StageOptions {
   readonly load: Load;
   readonly seed: number;
   readonly leaseMs: number;
+  /** Its server is a private one, with a supervisor and a guard. */
+  readonly isPrivate: boolean;
   readonly hasReplica: boolean;
   readonly hasHttp: boolean;
   readonly hasCli: boolean;
@@ -38,8 +41,10 @@ export interface StageOptions {
   readonly faketime: string | undefined;
 }
 
-export type Clocked = 'server' | 'replica' | 'worker' | 'producer' | 'http' | 'cli';
-export type OnDisk = 'server' | 'replica' | 'http' | 'cli';
+export type Clocked = 'server' | 'replica' | 'worker' | 'producer' | 'http' | 'cli' | 'supervisor';
+export type OnDisk = 'server' | 'replica' | 'http' | 'cli' | 'supervisor';
+/** One of the tests, or a private one. */
+export type StageServer = Pick<TestServer, 'url' | 'pid' | 'command' | 'kill9' | 'restart' | 'stop'>;
 
 const WINDOW = 20;
 const DISK_BYTES = 24_000_000;
@@ -56,7 +61,8 @@ interface Wires {
 type Disks = Readonly<Record<OnDisk, SmallDisk>>;
 
 interface Parts {
-  readonly server: TestServer;
+  readonly server: StageServer;
+  readonly privateServer: PrivateServer | undefined;
   readonly replica: TestServer | undefined;
   readonly http: HttpLoad | undefined;
   readonly cli: CliLoad | undefined;
@@ -69,7 +75,9 @@ interface Parts {
 }
 
 export class Stage {
-  readonly server: TestServer;
+  readonly server: StageServer;
+  /** The same, where it is a private one. */
+  readonly privateServer: PrivateServer | undefined;
   readonly replica: TestServer | undefined;
   readonly http: HttpLoad | undefined;
   readonly cli: CliLoad | undefined;
@@ -87,6 +95,7 @@ export class Stage {
   private constructor(options: StageOptions, parts: Parts) {
     this.options = options;
     this.server = parts.server;
+    this.privateServer = parts.privateServer;
     this.fleet = parts.fleet;
     this.history = parts.history;
     this.histories = parts.histories;
@@ -101,15 +110,19 @@ export class Stage {
   /** Everybody at work when it resolves. Throws why this machine cannot have it. */
   static async start(options: StageOptions): Promise<Stage> {
     const { kind, folder, cacheDir, leaseMs } = options;
-    const histories = join(folder, `history-${kind}`);
+    const histories = join(folder, `history-${kind}${options.isPrivate ? '-private' : ''}`);
     mkdirSync(histories);
-    const disks = kind === 'disk' ? { server: diskOf(), replica: diskOf(), http: diskOf(), cli: diskOf() } : undefined;
+    const disks =
+      kind === 'disk'
+        ? { server: diskOf(), replica: diskOf(), http: diskOf(), cli: diskOf(), supervisor: diskOf() }
+        : undefined;
     const startServer = async (of: 'server' | 'replica', args: readonly string[]): Promise<TestServer> =>
       startTestServer({
         ...(kind === 'clock' ? { program: await clockedServer(options, of) } : {}),
         args: [...(disks === undefined ? [] : ['--dir', disks[of].folder]), ...args],
       });
-    const server = await startServer('server', []);
+    const privateServer = options.isPrivate ? await privateOf(options, disks) : undefined;
+    const server = privateServer ?? (await startServer('server', []));
     const open = (): Promise<BadWire> => BadWire.open(server.url);
     const wires: Wires = {
       victim: await open(),
@@ -147,7 +160,19 @@ export class Stage {
     );
     witness.start();
     const history = new Recorder('matrix', new HistoryWriter(join(histories, 'matrix.jsonl')));
-    const stage = new Stage(options, { server, replica, http, cli, fleet, history, histories, disks, wires, witness });
+    const stage = new Stage(options, {
+      server,
+      privateServer,
+      replica,
+      http,
+      cli,
+      fleet,
+      history,
+      histories,
+      disks,
+      wires,
+      witness,
+    });
     await stage.startProducer();
     return stage;
   }
@@ -250,6 +275,13 @@ function cliOf(options: StageOptions, wire: BadWire, disks: Disks | undefined): 
       ...(options.kind === 'clock' ? clockOf(options, 'cli').environment : {}),
     },
   });
+}
+
+function privateOf(options: StageOptions, disks: Disks | undefined): Promise<PrivateServer> {
+  const folder = disks?.supervisor.folder ?? join(options.folder, `private-${options.kind}`);
+  mkdirSync(folder, { recursive: true });
+  const clock = options.kind === 'clock' ? clockOf(options, 'supervisor').environment : {};
+  return PrivateServer.start({ folder, cacheDir: options.cacheDir, clock });
 }
 
 function diskOf(): SmallDisk {

@@ -20,8 +20,8 @@ import { record } from '../rig/record.ts';
 import { judgeHistory } from './judge-history.ts';
 import { prepareLoad, type Load } from './load.ts';
 import { CELLS, CELL_NAMES, PROCESSES, caseOf, isCellName, type CellName } from './matrix-cells.ts';
-import { makeFault, stageOf } from './matrix-faults.ts';
-import { Stage, type StageKind } from './matrix-stage.ts';
+import { isOfPrivate, makeFault, stageOf } from './matrix-faults.ts';
+import { Stage, type StageOptions } from './matrix-stage.ts';
 
 const args = readArguments(import.meta.url, {
   only: { type: 'string' },
@@ -57,9 +57,15 @@ function isMade(name: CellName): boolean {
   return 'made' in cell && cell.made !== undefined;
 }
 
-async function runGroup(kind: StageKind, cells: readonly CellName[], folder: string, load: Load): Promise<boolean> {
+async function runGroup(
+  { kind, isPrivate }: Pick<StageOptions, 'kind' | 'isPrivate'>,
+  cells: readonly CellName[],
+  folder: string,
+  load: Load,
+): Promise<boolean> {
   const stage = await Stage.start({
     kind,
+    isPrivate,
     folder,
     cacheDir: cacheFolder(process.env['SHOAL_CACHE_DIR']),
     load,
@@ -154,9 +160,11 @@ async function main(): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-matrix-'));
   try {
     const load = await prepareLoad(folder, cacheFolder(process.env['SHOAL_CACHE_DIR']), randomFrom(Number(args.seed)));
-    for (const kind of ['plain', 'disk', 'clock'] as const) {
-      const group = cells.filter((name) => stageOf(name) === kind);
-      if (group.length > 0 && !(await runGroup(kind, group, folder, load))) process.exitCode = 1;
+    for (const isPrivate of [false, true]) {
+      for (const kind of ['plain', 'disk', 'clock'] as const) {
+        const group = cells.filter((name) => stageOf(name) === kind && isOfPrivate(name) === isPrivate);
+        if (group.length > 0 && !(await runGroup({ kind, isPrivate }, group, folder, load))) process.exitCode = 1;
+      }
     }
   } finally {
     if (process.exitCode === 1) process.stderr.write(`matrix: the histories are in ${folder}\n`);
