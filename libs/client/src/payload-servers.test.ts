@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { Redis } from 'ioredis';
 import { decodeResultHeader, keySpace, mainQueue } from '@shoal/contract';
+import { RecordingLogger } from '@shoal/core/testing';
 import { payloadSetOf } from '@shoal/queue';
 import { WORKER_FACTS, openLaneWorker, startTestServer, type LaneWorker, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions } from './embedding.ts';
@@ -239,11 +240,15 @@ test('a client without payload servers is never given a pointer, whatever lies u
 test.each([
   ['none', undefined],
   ['others', 'ffffffffffffffff'],
-])('where a worker has %s, nothing lies on payload servers', async (_, payloads) => {
+])('where a worker has %s, nothing lies on payload servers, and that is said once', async (_, payloads) => {
   const asked = texts(ROWS);
   const vectors = await expected(asked);
   await tell(payloads);
-  const client = await connect();
+  const log = new RecordingLogger();
+  const client = await connect({ log });
+  expect(log.lines.filter(({ level }) => level === 'warn').map(({ fields }) => fields)).toEqual([
+    { workers: ['w'], payloadServers: stores.map(({ url }) => url.replace('redis://', '')) },
+  ]);
   const stream = client.embedStream(asked.map((text) => ({ text })));
   const { value } = await stream.next();
   expect(isSame(value?.kind === 'embedded' ? value.vectors : undefined, vectors)).toBe(true);

@@ -20,7 +20,7 @@ import { OpenJobs } from './open-jobs.ts';
 import { Replies } from './replies.ts';
 import { recordedIds } from './request-record.ts';
 import { serverOf } from './server-of.ts';
-import { allReadSecond, allShare } from './unserved.ts';
+import { allReadSecond, notSharing } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
 /** So long it is taken as known whether all workers read jobs of version 2. */
@@ -52,8 +52,12 @@ export class QueueLine {
   private readonly payloads: PayloadServers | undefined;
   private readonly watch: WaitingWatch;
   private canceller: Promise<Canceller> | undefined;
-  /** Whether all workers that claim have the same payload servers, and since when that is known. */
-  private beside = { isKnownMs: 0, isShared: false };
+  /** Whether all workers that claim have the same payload servers, since when that is known, and those that have not. */
+  private beside: { isKnownMs: number; isShared: boolean; others: readonly string[] } = {
+    isKnownMs: 0,
+    isShared: false,
+    others: [],
+  };
   private second: { readonly sinceMs: number; readonly isRead: Promise<boolean> } | undefined;
   /** Or closing: nothing is asked over it any more. */
   isClosed = false;
@@ -136,13 +140,16 @@ export class QueueLine {
     return beside.isShared;
   }
 
-  private async lookForShared({ id }: PayloadServers): Promise<void> {
+  private async lookForShared({ id, names }: PayloadServers): Promise<void> {
     this.beside = { ...this.beside, isKnownMs: performance.now() };
-    const isShared = await this.workers().then(
-      (workers) => allShare(workers, id),
-      () => false,
-    );
-    this.beside = { ...this.beside, isShared };
+    const found = notSharing(await this.workers().catch(() => undefined), id);
+    const others = found ?? this.beside.others;
+    if (others.length > 0 && this.beside.others.length === 0)
+      this.options.log?.warn(
+        { workers: others, payloadServers: names },
+        'inputs and results go by the queue server: these workers have other payload servers than this process, or none',
+      );
+    this.beside = { ...this.beside, isShared: found?.length === 0, others };
   }
 
   /** The channel on which answers to this client are announced: every job's `reply`. */

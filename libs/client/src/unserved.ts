@@ -44,10 +44,11 @@ export function allReadSecond(workers: readonly ServingWorker[] | undefined): bo
   return claiming.length > 0 && claiming.every(readsSecond);
 }
 
-/** Whether somebody claims, and each of them has this set of payload servers. */
-export function allShare(workers: readonly ServingWorker[] | undefined, payloads: string): boolean {
+/** Ids of those that claim and do not have this set of payload servers; undefined where nobody claims. */
+export function notSharing(workers: readonly ServingWorker[] | undefined, payloads: string): string[] | undefined {
   const claiming = claimingOf(workers);
-  return claiming.length > 0 && claiming.every(({ facts }) => facts?.payloads === payloads);
+  if (claiming.length === 0) return undefined;
+  return claiming.filter(({ facts }) => facts?.payloads !== payloads).map(({ workerId }) => workerId);
 }
 
 function claimingOf(workers: readonly ServingWorker[] | undefined): readonly ServingWorker[] {
