@@ -99,8 +99,10 @@ async function kill(stage: Stage, who: Made): Promise<void> {
       await sleep(AWAY_MS);
       return stage.replica!.restart();
     case 'supervisor':
-    case 'guard':
       process.kill(pidOf(stage, who), 'SIGKILL');
+      return sleep(AWAY_MS);
+    case 'guard': // and its supervisor, which alone would start another: the server has lost both
+      for (const lost of [who, 'supervisor'] as const) process.kill(pidOf(stage, lost), 'SIGKILL');
       return sleep(AWAY_MS);
     case 'http':
     case 'cli':
