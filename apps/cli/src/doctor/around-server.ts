@@ -1,11 +1,13 @@
-// What `shoal doctor` reads of a queue server that answers, beyond whether it is safe: how it fares, and every queue with
-// its workers. Reads only; what a part cannot be read of is a finding by itself.
+// What `shoal doctor` reads of a queue server that answers, beyond whether it is safe: how it fares, every queue with its
+// workers, and the payload servers. Reads only, but for some bytes that it puts on each of those; what a part cannot be
+// read of is a finding by itself.
 
 import { statfs } from 'node:fs/promises';
 import { redactText, type Settings } from '@shoal/core';
 import { Fleet, knownQueues, readAdmission, readServerHealth, type Redis } from '@shoal/queue';
 import type { Finding } from '@shoal/worker';
 import { checkFleet, type QueueSeen } from './fleet-checks.ts';
+import { checkPayloadServers } from './payload-checks.ts';
 import { checkServerHealth, type ServerChecked } from './server-checks.ts';
 
 export interface AroundServer {
@@ -34,7 +36,13 @@ export async function lookAround(place: ServerPlace): Promise<AroundServer> {
   ]);
   const queues = 'value' in fleet ? fleet.value.queues : [];
   const found = 'value' in fleet ? checkFleet({ ...fleet.value, version: place.version }) : [fleet.problem];
-  return { findings: [...('value' in health ? health.value : [health.problem]), ...found], queues, info };
+  const beside = await attempt('payload servers', () => checkPayloadServers(place.settings.payloadServers, queues));
+  const findings = [
+    ...('value' in health ? health.value : [health.problem]),
+    ...found,
+    ...('value' in beside ? beside.value : [beside.problem]),
+  ];
+  return { findings, queues, info };
 }
 
 /** Whether the server runs on this machine, by its address. */

@@ -4,7 +4,7 @@
 // or to the next where that one fails; who wants to read it is told where by a pointer. It never waits for a server that
 // is away, and promises nothing: what is lost is computed again by whoever asked.
 
-import { createHash, randomUUID } from 'node:crypto';
+import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { crc32 } from 'node:zlib';
 import { ShoalError, elsewhere, lost } from '@shoal/contract';
@@ -32,6 +32,8 @@ export interface PayloadPlace {
 /** Servers that are tried for one body. A third would cost a job that waits six seconds. */
 const MOST_TRIED = 2;
 const MOST_NOTED = 50_000;
+/** So long lies what is only to see whether a server works. */
+const TRIED_MS = 60_000;
 /** Pointers have 255 bytes for a name. */
 const MAX_PATH_BYTES = 250;
 
@@ -91,14 +93,28 @@ export class PayloadServers {
     try {
       value = await server.get(key);
     } catch (error) {
-      throw lost(
-        { store, key },
-        `cannot be read (${redactText(error instanceof Error ? error.message : String(error))})`,
-        error,
-      );
+      throw lost({ store, key }, `cannot be read (${reasonOf(error)})`, error);
     }
     if (value !== undefined) return value;
     throw lost({ store, key }, 'has nothing there: it was emptied, restarted or evicts keys');
+  }
+
+  /** What is wrong with each, in the order of the setting: some bytes are put there, read and deleted. */
+  async tried(): Promise<{ readonly name: string; readonly problem: string | undefined }[]> {
+    const bytes = randomBytes(1_024);
+    const key = `{shoal}:tried:${randomUUID()}`;
+    return Promise.all(
+      [...this.servers.values()].map(async (server) => {
+        try {
+          await server.put(key, bytes, TRIED_MS);
+          const found = await server.get(key);
+          server.drop([key]);
+          return { name: server.name, problem: found?.equals(bytes) === true ? undefined : 'gave back other bytes' };
+        } catch (error) {
+          return { name: server.name, problem: reasonOf(error) };
+        }
+      }),
+    );
   }
 
   /** What is to be deleted once the job is over. Of too many the oldest are left to their time to live. */
@@ -128,6 +144,11 @@ export class PayloadServers {
   async close(): Promise<void> {
     await Promise.all([...this.servers.values()].map((server) => server.close()));
   }
+}
+
+/** Without passwords. */
+function reasonOf(error: unknown): string {
+  return redactText(error instanceof Error ? error.message : String(error));
 }
 
 /** A key that no other claim, and no other run of the same one, writes to. */

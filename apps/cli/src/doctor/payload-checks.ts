@@ -1,0 +1,41 @@
+// What `shoal doctor` says of the payload servers in the settings: whether each takes a body and gives it back, and which
+// workers have others, so that nothing goes there. Nothing is lost either way, so all of it is a warning at most.
+
+import { PayloadServers, payloadSetOf } from '@shoal/queue';
+import type { Finding } from '@shoal/worker';
+import type { QueueSeen } from './fleet-checks.ts';
+
+/** None without the setting. Throws CONFIG_INVALID. */
+export async function checkPayloadServers(
+  payloadServers: string | undefined,
+  queues: readonly QueueSeen[],
+): Promise<Finding[]> {
+  if (payloadServers === undefined) return [];
+  const servers = await PayloadServers.connect({ payloadServers, clientName: 'doctor' });
+  try {
+    const tried = await servers.tried();
+    return [...tried.map(findingOf), ...sharing(queues, payloadSetOf(payloadServers))];
+  } finally {
+    await servers.close();
+  }
+}
+
+function findingOf({ name, problem }: { readonly name: string; readonly problem: string | undefined }): Finding {
+  const about = `payload server ${name}`;
+  if (problem === undefined) return { about, state: 'ok', found: 'takes a body and gives it back' };
+  const cure = 'put that right; until then what it would carry goes to the others, or by the queue server';
+  return { about, state: 'warning', found: problem, cure };
+}
+
+/** Of workers that embed: no others use them. */
+function sharing(queues: readonly QueueSeen[], set: string): Finding[] {
+  const about = 'payload servers of workers';
+  const workers = queues
+    .filter(({ queue }) => queue.startsWith('embed-'))
+    .flatMap(({ view }) => view.workers.filter(({ facts }) => facts?.isDrained !== true));
+  if (workers.length === 0) return [];
+  const others = [...new Set(workers.filter(({ facts }) => facts?.payloads !== set).map(({ workerId }) => workerId))];
+  if (others.length === 0) return [{ about, state: 'ok', found: 'all have the same' }];
+  const found = `${others.join(', ')} ${others.length === 1 ? 'has' : 'have'} others, or none: everything goes by the queue server`;
+  return [{ about, state: 'warning', found, cure: 'give all workers the same payloadServers, each written alike' }];
+}
