@@ -9,7 +9,8 @@
 //     --trace          with --seed: every step of it, a line each
 //     --plan FILE      this plan instead of a seed's
 //     --keep CAUSE     with --seed or --plan: the smallest plan that fails becomes a test (kept-plans.jsonl)
-//     --plant NAME     with a planted mistake; the run is well when it is found. "all": each of them in turn
+//     --plant NAME     with a planted mistake, or several joined by "+"; the run is well when it is found. "all": each in
+//                      turn, those that something else hides together with the mistake that takes that away
 //     --processes N    side by side; left out: as many as there are cores
 //     --failures N     begin nothing more once so many seeds failed; left out: 1
 //     --report FILE    adds the report to a file of JSON lines, with what is left of the first failures of each rule.
@@ -25,6 +26,8 @@ import { fileURLToPath } from 'node:url';
 import {
   KEPT_PLANS,
   PLANTED,
+  faultsIn,
+  plantOf,
   planOf,
   runPlan,
   runSeeds,
@@ -56,6 +59,7 @@ const args = readArguments(import.meta.url, {
 
 /** Within which a planted mistake has to be found. */
 const SCHEDULES_FOR_PLANTED = 10_000;
+const ALL_PLANTS = [...new Set(PLANTED.map(plantOf))];
 const DEFAULT_SEEDS = 1_000;
 /** Above the seeds of the gate. */
 const FIRST_NEW_SEED = 1_000_000;
@@ -85,17 +89,29 @@ async function main(): Promise<void> {
 function checkTogether(): void {
   const isOne = args.seed !== undefined || args.plan !== undefined;
   if (args.seed !== undefined && args.plan !== undefined) refuse('--seed and --plan are two plans; give one of them');
+  if (args.plant !== undefined && args.plant !== 'all') checkPlant(args.plant);
   if (isOne && (args.seeds ?? args.minutes ?? args.from) !== undefined)
     refuse('--seeds, --minutes and --from are about many seeds, --seed and --plan about one');
   if (!isOne && (args.trace || args.keep !== undefined))
     refuse(`${args.trace ? '--trace' : '--keep'} needs --seed or --plan: which run is meant?`);
 }
 
+function checkPlant(plant: string): void {
+  try {
+    faultsIn(plant);
+  } catch (error) {
+    refuse(error instanceof Error ? error.message : String(error));
+  }
+}
+
 // ---- many seeds -------------------------------------------------------------------------------------------------
 
-async function run(from: number, plant?: string): Promise<SeedsReport> {
+async function run(
+  from: number,
+  { plant, most }: { readonly plant?: string; readonly most?: number } = {},
+): Promise<SeedsReport> {
   const minutes = numberOf('minutes', 0);
-  const seeds = numberOf('seeds', 1) ?? (plant === undefined ? defaultSeeds(minutes) : SCHEDULES_FOR_PLANTED);
+  const seeds = most ?? numberOf('seeds', 1) ?? defaultSeeds(minutes);
   if (!args.json) console.log(`seeds from ${from}, ${processes} processes${plant === undefined ? '' : `, ${plant}`}`);
   const mostMs = minutes === undefined ? Infinity : minutes * 60_000;
   const mostFailures = numberOf('failures', 1);
@@ -195,30 +211,47 @@ async function keepReport(path: string, earlier: readonly KeptReport[], report: 
 // ---- planted mistakes -------------------------------------------------------------------------------------------
 
 async function findPlanted(asked: string): Promise<void> {
-  const names = PLANTED.map(({ name }) => name);
-  if (asked !== 'all' && !names.includes(asked))
-    refuse(`no planted mistake is called ${asked}; there are all, ${names.join(', ')}`);
-  for (const name of asked === 'all' ? names : [asked]) {
-    const begin = numberOf('from', 0) ?? 0;
-    let report = await run(begin, name);
-    // A seed that fails without the mistake as well has not found it.
-    while (report.failed[0] !== undefined && (await failsAnyway(report.failed[0].seed)))
-      report = await run(Number(report.failed[0].seed) + 1, name);
-    const [first] = report.failed;
-    const schedules = first === undefined ? SCHEDULES_FOR_PLANTED + 1 : Number(first.seed) - begin + 1;
-    row(
-      `planted: ${name}`,
-      report,
-      { found_within: schedules },
-      { figure: 'found_within', at_most: SCHEDULES_FOR_PLANTED },
-    );
-    console.log(
-      first === undefined
-        ? `${name}: NOT FOUND`
-        : `${name}: seed ${first.seed}: ${first.violations[0]?.split('\n')[0]}`,
-    );
-    if (first === undefined) process.exitCode = 1;
+  for (const plant of asked === 'all' ? ALL_PLANTS : [asked]) {
+    const { seed, rule, report } = await search(plant);
+    const within = seed === undefined ? SCHEDULES_FOR_PLANTED + 1 : seed - report.from + 1;
+    const bar = { figure: 'found_within', at_most: SCHEDULES_FOR_PLANTED };
+    row(`planted: ${plant}`, report, { found_within: within }, bar);
+    console.log(seed === undefined ? `${plant}: NOT FOUND` : `${plant}: seed ${seed}: ${rule}`);
+    if (seed === undefined) process.exitCode = 1;
   }
+}
+
+interface Search {
+  /** Undefined: nothing was found. */
+  readonly seed?: number | undefined;
+  readonly rule?: string | undefined;
+  /** Of all seeds that were run with the mistake. */
+  readonly report: SeedsReport;
+}
+
+/** The first seed that fails with the mistake and not without it. */
+async function search(plant: string): Promise<Search> {
+  const from = numberOf('from', 0) ?? 0;
+  const most = numberOf('seeds', 1) ?? SCHEDULES_FOR_PLANTED;
+  let report = await run(from, { plant, most });
+  for (let first = report.failed[0]; first !== undefined; first = report.failed[0]) {
+    const seed = Number(first.seed);
+    if (!(await failsAnyway(first.seed))) return { seed, rule: first.violations[0]?.split('\n')[0], report };
+    report = joined(report, await run(seed + 1, { plant, most: from + most - seed - 1 }));
+  }
+  return { report };
+}
+
+/** Two runs of the same search, one behind the other; what failed first in the earlier one is done with. */
+function joined(earlier: SeedsReport, later: SeedsReport): SeedsReport {
+  return {
+    ...later,
+    from: earlier.from,
+    runs: earlier.runs + later.runs,
+    steps: earlier.steps + later.steps,
+    virtualMs: earlier.virtualMs + later.virtualMs,
+    tookMs: earlier.tookMs + later.tookMs,
+  };
 }
 
 async function failsAnyway(seed: string): Promise<boolean> {

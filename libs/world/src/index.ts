@@ -13,7 +13,7 @@ export {
 export type { Rule, Violation } from './history/rules/rule.ts';
 export { KEPT_PLANS, keptPlans, type KeptPlan } from './run/kept-plans.ts';
 export { planOf, type Plan, type PlannedFault, type PlannedJob } from './run/plan.ts';
-export { PLANTED, type PlantedFault } from './run/planted.ts';
+export { PLANTED, faultsIn, plantOf, type PlantedFault } from './run/planted.ts';
 export {
   runPlan,
   runSeeds,

@@ -66,7 +66,7 @@ export class SimulatedExecutor implements ExecutorLink {
     if (child === undefined) return;
     const copy = structuredClone(message) as ToExecutor<JobOrder>;
     const { world } = this.site;
-    child.lastArrivalMs = Math.max(child.lastArrivalMs, world.nowMs + this.travelMs());
+    child.lastArrivalMs = Math.max(child.lastArrivalMs, this.leavesAt(this.owner) + this.travelMs());
     world.at(child.process, child.lastArrivalMs, `message ${copy.kind}`, () => child.handle(copy));
   }
 
@@ -140,14 +140,14 @@ export class SimulatedExecutor implements ExecutorLink {
 
   private tell(child: Child, message: FromExecutor): void {
     if (!child.process.isAlive) return;
-    this.deliver(`message ${message.kind}`, () => {
+    this.deliver(child, `message ${message.kind}`, () => {
       if (message.kind === 'ready') this.started?.resolve(message);
       else if (this.child === child) for (const listener of this.messageListeners) listener(message);
     });
   }
 
   private buried(child: Child): void {
-    this.deliver('executor ended', () => {
+    this.deliver(child, 'executor ended', () => {
       if (this.child !== child) return;
       this.child = undefined;
       this.started?.reject(new Error('the executor ended before it was ready'));
@@ -164,10 +164,16 @@ export class SimulatedExecutor implements ExecutorLink {
   }
 
   /** To the claimer, behind what was sent before. */
-  private deliver(kind: string, arrive: () => void): void {
+  private deliver({ process }: Child, kind: string, arrive: () => void): void {
     const { world } = this.site;
-    this.lastArrivalMs = Math.max(this.lastArrivalMs, world.nowMs + this.travelMs());
+    this.lastArrivalMs = Math.max(this.lastArrivalMs, this.leavesAt(process) + this.travelMs());
     world.at(this.owner, this.lastArrivalMs, kind, arrive);
+  }
+
+  /** Who was stopped in this step sends when it goes on; a dead one has nothing to wait for. */
+  private leavesAt({ isAlive, freeAtMs }: Process): number {
+    const { nowMs } = this.site.world;
+    return isAlive ? Math.max(nowMs, freeAtMs) : nowMs;
   }
 
   private travelMs(): number {

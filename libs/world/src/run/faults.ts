@@ -9,9 +9,10 @@ import type { Site } from './site.ts';
 
 /** `reach` kills or stops the process that comes to a point for the n-th time. */
 export function plannedPoints(
-  { world, history, backMs }: Pick<Site, 'world' | 'history' | 'backMs'>,
+  site: Pick<Site, 'world' | 'history' | 'backMs' | 'targets'>,
   faults: readonly PlannedFault[],
 ): FaultPoints {
+  const { world, history, backMs } = site;
   const reached = new Map<Parameters<FaultPoints['reach']>[0], number>();
   const recorder = new Recorder('faults at points', history, () => world.nowMs);
   return {
@@ -25,9 +26,10 @@ export function plannedPoints(
         recorder.observe('fault', '', { outcome: fault.kind, target: current.name });
         if (fault.kind === 'pause-at') {
           world.pause(current, fault.ms);
+          if (fault.both === true) pauseOther(site, targetOf(current), fault.ms);
           continue;
         }
-        backMs.set(current.name.split('#')[0] as Target, fault.backMs);
+        backMs.set(targetOf(current), fault.backMs);
         world.kill(current);
       }
     },
@@ -104,11 +106,16 @@ function strike(site: Site, host: ServerHost, fault: TimedFault, recorder: Recor
 }
 
 /** Of a worker: its executor stands still with its claimer, and the other way round. */
-function pauseOther({ world, targets }: Site, target: Target, ms: number): void {
+function pauseOther({ world, targets }: Pick<Site, 'world' | 'targets'>, target: Target, ms: number): void {
   const [kind, index] = target.split(' ');
   const other = kind === 'worker' ? 'executor' : kind === 'executor' ? 'worker' : undefined;
   const process = other === undefined ? undefined : targets.get(`${other} ${Number(index)}`);
   if (process !== undefined) world.pause(process, ms);
+}
+
+/** By what faults call it: each life of a process has a name of its own. */
+function targetOf({ name }: Process): Target {
+  return name.split('#')[0] as Target;
 }
 
 function processOf({ targets }: Site, host: ServerHost, target: Target | 'server'): Process | undefined {

@@ -22,6 +22,8 @@ export interface PlannedJob {
   readonly takeAfterMs: number;
   /** It asks for the result once more when it has it: there must be none. */
   readonly takesTwice: boolean;
+  /** When it has ended its producer asks for the same once more, under the same id. */
+  readonly comesAgain?: boolean | undefined;
 }
 
 export interface PlannedProcess {
@@ -42,9 +44,14 @@ export type PlannedFault =
   | { readonly kind: 'kill'; readonly atMs: number; readonly target: Target; readonly backMs: number }
   /** SIGKILL the n-th time that any process comes to a named place of the code. */
   | { readonly kind: 'kill-at'; readonly point: string; readonly nth: number; readonly backMs: number }
-  /** SIGSTOP there. */
-  | { readonly kind: 'pause-at'; readonly point: string; readonly nth: number; readonly ms: number }
-  /** `both`: of a worker, claimer and executor, as when their machine stands still. */
+  /** SIGSTOP there. `both`: of a worker, claimer and executor, as when their machine stands still. */
+  | {
+      readonly kind: 'pause-at';
+      readonly point: string;
+      readonly nth: number;
+      readonly ms: number;
+      readonly both?: boolean | undefined;
+    }
   | {
       readonly kind: 'pause';
       readonly atMs: number;
@@ -119,7 +126,10 @@ export function planOf(seed: string): Plan {
   const random = new Random(`${seed}/plan`);
   const share = random.next();
   const size = share < 0.75 ? SMALL : share < 0.95 ? MIDDLE : LARGE;
-  const workers = Array.from({ length: random.whole(1, size.workers + 1) }, () => processOf(random));
+  const leaseMs = random.pick([1_500, 3_000, 6_000]);
+  const losesLease = random.chance(0.2);
+  const workerCount = losesLease ? 2 : random.whole(1, size.workers + 1);
+  const workers = Array.from({ length: workerCount }, () => processOf(random));
   const producers = Array.from({ length: random.whole(1, size.producers + 1) }, () => ({
     ...processOf(random),
     kind: random.chance(0.3) ? ('client' as const) : ('queue' as const),
@@ -130,6 +140,7 @@ export function planOf(seed: string): Plan {
   const faults = Array.from({ length: random.whole(0, size.faults + 1) }, () =>
     faultOf(random, workers.length, producers.length, size),
   );
+  if (losesLease) faults.push(outlivedLease(random, leaseMs, size));
   const isLarge = size === LARGE;
   return {
     seed,
@@ -137,9 +148,9 @@ export function planOf(seed: string): Plan {
     producers,
     jobs,
     faults,
-    leaseMs: random.pick([1_500, 3_000, 6_000]),
+    leaseMs,
     latencyMs: random.pick([0.1, 0.3, 2, 20]),
-    deviceMs: random.pick(isLarge ? [5, 20, 300, 1_500] : [5, 20, 300]),
+    deviceMs: random.pick(losesLease ? [20, 300, 1_500] : isLarge ? [5, 20, 300, 1_500] : [5, 20, 300]),
     knowsScripts: random.chance(isLarge ? 0.5 : 0.9),
     // who asks nothing does not hear that a server is loading
     shortHandshakes: random.chance(isLarge ? 0.5 : 0.9) && !faults.some(isLoading),
@@ -170,7 +181,27 @@ function jobOf(random: Random, at: number, producers: number, { jobsMs }: Size):
     cancelAfterMs: random.chance(0.15) ? random.whole(0, 2_000) : undefined,
     takeAfterMs: random.chance(0.7) ? 0 : random.whole(0, 3_000),
     takesTwice: random.chance(0.2),
+    comesAgain: random.chance(0.2),
   };
+}
+
+/**
+ * A worker, or one half of it, stands still in the middle of its jobs until the other worker has them: the lease runs
+ * out, a look for stalled jobs comes within a second, and one more gives them back. Pauses of any length rarely do that.
+ */
+function outlivedLease(random: Random, leaseMs: number, { jobsMs }: Size): PlannedFault {
+  const ms = leaseMs + 1_000 + random.whole(0, 4_000);
+  const both = random.chance(0.5);
+  if (random.chance(0.5))
+    return {
+      kind: 'pause-at',
+      point: random.pick(['before-commit', 'after-commit', 'before-complete', 'after-complete']),
+      nth: random.whole(1, 4),
+      ms,
+      both,
+    };
+  const atMs = Math.round(random.longTailed(jobsMs)) + random.whole(5, 300);
+  return { kind: 'pause', atMs, target: `worker ${random.whole(0, 2)}`, ms, both };
 }
 
 function faultOf(random: Random, workers: number, producers: number, { faultsUntilMs }: Size): PlannedFault {

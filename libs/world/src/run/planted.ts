@@ -18,13 +18,21 @@ export interface PlantedFault {
   /** Stands there exactly once. */
   readonly from: string;
   readonly to: string;
+  /** By itself it does no harm, because of something else in the product: it is planted with the mistake that takes that away. */
+  readonly hiddenBy?: { readonly defence: string; readonly without: string };
 }
+
+const PAYLOAD_SCRIPTS = 'libs/queue/src/payload/lua/scripts.generated.ts';
+const WORKER_SCRIPTS = 'libs/queue/src/worker/lua/scripts.generated.ts';
+const BULLMQ_SCRIPTS = 'libs/queue/src/bullmq/lua/scripts.generated.ts';
+const PRODUCER_SCRIPTS = 'libs/queue/src/producer/lua/scripts.generated.ts';
+const ADMISSION_SCRIPTS = 'libs/queue/src/admission/lua/scripts.generated.ts';
 
 export const PLANTED: readonly PlantedFault[] = [
   {
     name: 'commit-without-lock',
     mistake: 'a result is written without a look at the lock',
-    file: 'libs/queue/src/payload/lua/scripts.generated.ts',
+    file: PAYLOAD_SCRIPTS,
     script: 'payload/commit-results',
     from: "if redis.pcall('GET', lock) ~= token then",
     to: "if redis.pcall('GET', lock) == false and false then",
@@ -32,15 +40,19 @@ export const PLANTED: readonly PlantedFault[] = [
   {
     name: 'commit-over-result',
     mistake: 'a result is written although one is there',
-    file: 'libs/queue/src/payload/lua/scripts.generated.ts',
+    file: PAYLOAD_SCRIPTS,
     script: 'payload/commit-results',
     from: "redis.call('TYPE', output).ok",
     to: "'none'",
+    hiddenBy: {
+      defence: 'an executor looks for a result before it runs a job, and commits under a lock that nobody else had since',
+      without: 'result-not-looked-for',
+    },
   },
   {
     name: 'mark-before-read',
     mistake: 'a result is marked as taken before its body was put aside',
-    file: 'libs/queue/src/payload/lua/scripts.generated.ts',
+    file: PAYLOAD_SCRIPTS,
     script: 'payload/take-results',
     from: "redis.call('RENAME', output, body)",
     to: "redis.call('SETRANGE', output, 6, string.char(1))",
@@ -48,7 +60,7 @@ export const PLANTED: readonly PlantedFault[] = [
   {
     name: 'taken-twice',
     mistake: 'who takes a result forgets to look whether it was taken',
-    file: 'libs/queue/src/payload/lua/scripts.generated.ts',
+    file: PAYLOAD_SCRIPTS,
     script: 'payload/take-results',
     from: "redis.call('SET', output, markTaken(header), 'PX', math.max(leftMs, 1))",
     to: "redis.call('COPY', body, output)",
@@ -56,7 +68,7 @@ export const PLANTED: readonly PlantedFault[] = [
   {
     name: 'input-before-ending',
     mistake: 'the input is deleted although the ending is not certain',
-    file: 'libs/queue/src/worker/lua/scripts.generated.ts',
+    file: WORKER_SCRIPTS,
     script: 'worker/announce-jobs',
     from: 'if isTold then',
     to: "redis.call('UNLINK', input) if isTold then",
@@ -78,7 +90,7 @@ export const PLANTED: readonly PlantedFault[] = [
   {
     name: 'room-half-released',
     mistake: 'what a tenant has reserved is not given back',
-    file: 'libs/queue/src/admission/lua/scripts.generated.ts',
+    file: ADMISSION_SCRIPTS,
     script: 'admission/release-room',
     from: "subtract('rows ' .. queue .. ' ' .. tenant, rows)",
     to: '',
@@ -93,7 +105,7 @@ export const PLANTED: readonly PlantedFault[] = [
   {
     name: 'ttl-in-seconds',
     mistake: 'a time to live in milliseconds is taken for one in seconds',
-    file: 'libs/queue/src/worker/lua/scripts.generated.ts',
+    file: WORKER_SCRIPTS,
     script: 'worker/announce-jobs',
     from: "redis.call('PEXPIRE', output, ttl)",
     to: "redis.call('PEXPIRE', output, math.floor(ttl / 1000))",
@@ -112,17 +124,149 @@ export const PLANTED: readonly PlantedFault[] = [
     from: "return finishedOn && isOurs ? 'settled' : 'lease-lost';",
     to: "return isOurs || !finishedOn ? 'settled' : 'lease-lost';",
   },
+  {
+    name: 'claim-charges-attempt',
+    mistake: 'a claim counts as an attempt, so that deaths of workers use attempts up',
+    file: BULLMQ_SCRIPTS,
+    script: 'bullmq/claim-jobs',
+    from: "redis.pcall('HINCRBY', job, 'ats', 1)",
+    to: "redis.pcall('HINCRBY', job, 'atm', 1)",
+  },
+  {
+    name: 'lock-for-ever',
+    mistake: 'a claim takes a lock that has no end',
+    file: BULLMQ_SCRIPTS,
+    script: 'bullmq/claim-jobs',
+    from: "redis.call('SET', job .. ':lock', options['token'], 'PX', options['lockDuration'])",
+    to: "redis.call('SET', job .. ':lock', options['token'])",
+  },
+  {
+    name: 'complete-any-lock',
+    mistake: 'whoever completes a job looks whether there is a lock, and not whose it is',
+    file: BULLMQ_SCRIPTS,
+    script: 'bullmq/complete-jobs',
+    from: 'if holders[at] ~= token then',
+    to: 'if not holders[at] then',
+  },
+  {
+    name: 'cancel-only-told',
+    mistake: 'a cancel is told to whoever listens, and leaves no mark for the next worker',
+    file: PRODUCER_SCRIPTS,
+    script: 'producer/cancel-claimed-job',
+    from: "redis.call('HSET', jobKey, mark, 1)",
+    to: '',
+  },
+  {
+    name: 'cancelled-stays-in-line',
+    mistake: 'a job that is cancelled while it waits stays in its line',
+    file: BULLMQ_SCRIPTS,
+    script: 'bullmq/fail-waiting-job',
+    from: "waited = redis.call('LREM', waitKey, 1, id)",
+    to: "waited = redis.call('LLEN', waitKey)",
+  },
+  {
+    name: 'announced-untaken',
+    mistake: 'an ending is announced, and the input deleted, before it is known that the server took it',
+    file: WORKER_SCRIPTS,
+    script: 'worker/announce-jobs',
+    from: 'isCertain or hasEnded(job, outcome)',
+    to: 'true',
+  },
+  {
+    name: 'ending-of-the-next',
+    mistake: 'an ending that finds no lock is taken for its own when the next worker said the same',
+    file: 'libs/queue/src/worker/job-endings.ts',
+    from: "if (Number(processedOn) !== job.processedOn) return 'lease-lost';",
+    to: '',
+  },
+  {
+    name: 'mark-of-the-lost',
+    mistake: 'who loses a cancelled job before it could fail it removes the mark',
+    file: 'libs/queue/src/worker/bull-job-source.ts',
+    from: "settlement.failure.code === 'CANCELLED' && result !== 'lease-lost';",
+    to: "settlement.failure.code === 'CANCELLED';",
+  },
+  {
+    name: 'asked-again-is-taken',
+    mistake: 'who takes a result, loses the answer and asks again is told that somebody had it',
+    file: PAYLOAD_SCRIPTS,
+    script: 'payload/take-results',
+    from: "redis.call('EXISTS', body) == 1 and 'body' or 'taken'",
+    to: "'taken'",
+  },
+  {
+    name: 'old-result-stays',
+    mistake: 'a job that is asked for anew keeps the mark of the result that was taken',
+    file: 'libs/queue/src/producer/replacements.ts',
+    from: 'transaction.del(this.keys.output(this.options.queue, job.jobId));',
+    to: '',
+  },
+  {
+    name: 'room-released-twice',
+    mistake: 'room that was given back stays reserved by name, and is given back once more',
+    file: ADMISSION_SCRIPTS,
+    script: 'admission/release-room',
+    from: "redis.call('HDEL', KEYS[1], id)",
+    to: '',
+  },
+  {
+    name: 'row-of-the-run',
+    mistake: 'a vector goes to the place that its row had at the device instead of the one it has in its job',
+    file: 'libs/core/src/executor/device-run.ts',
+    from: 'writeScaled(embeddings, i * dims, dims, factor, job.vectors, index * dims)',
+    to: 'writeScaled(embeddings, i * dims, dims, factor, job.vectors, (i % job.rows) * dims)',
+  },
+  {
+    name: 'first-death-convicts',
+    mistake: 'a job that was alone at the device when its executor died once goes to quarantine',
+    file: 'libs/core/src/claimer/suspects.ts',
+    from: 'const CONVICTING_DEATHS = 2;',
+    to: 'const CONVICTING_DEATHS = 1;',
+  },
+  {
+    name: 'refused-is-committed',
+    mistake: 'a commit that was refused because the lease was lost is told as done',
+    file: 'libs/core/src/executor/commit.ts',
+    from: "return { kind: 'lease-lost', jobId, token };",
+    to: "return { kind: 'committed', jobId, token, value: this.parts.valueOf(job) };",
+  },
+  {
+    name: 'result-not-looked-for',
+    mistake: 'an executor runs a job although its result is there',
+    file: 'libs/core/src/executor/fill.ts',
+    from: 'read.resultHead === undefined ? undefined : decodeResultHeader(read.resultHead)',
+    to: 'undefined',
+    hiddenBy: {
+      defence: 'a commit leaves a result as it is that is there',
+      without: 'commit-over-result',
+    },
+  },
 ];
 
-/** To be called before the product is loaded. Throws for a name that there is not. */
+/** What is planted to see this mistake: itself, and with it the one that takes away what hides it. */
+export function plantOf({ name, hiddenBy }: PlantedFault): string {
+  return [name, ...(hiddenBy === undefined ? [] : [hiddenBy.without])].toSorted().join('+');
+}
+
+/** The mistakes that a plant names: one, or several joined by "+". Throws for a name that there is not. */
+export function faultsIn(plant: string): PlantedFault[] {
+  return plant.split('+').map((name) => {
+    const fault = PLANTED.find((one) => one.name === name);
+    if (fault !== undefined) return fault;
+    const names = PLANTED.map((one) => one.name).join(', ');
+    throw new Error(`no planted mistake is called ${name}; there are ${names}; a + between two plants both`);
+  });
+}
+
+/** To be called before the product is loaded. */
 export function plant(name: string): void {
-  const fault = PLANTED.find((one) => one.name === name);
-  if (fault === undefined)
-    throw new Error(`no planted fault is called "${name}"; there are ${PLANTED.map((one) => one.name).join(', ')}`);
+  const faults = faultsIn(name);
   registerHooks({
     load(url, context, next) {
       const loaded = next(url, context);
-      return url.endsWith(fault.file) ? { ...loaded, source: changed(fault, String(loaded.source)) } : loaded;
+      const here = faults.filter(({ file }) => url.endsWith(file));
+      if (here.length === 0) return loaded;
+      return { ...loaded, source: here.reduce((source, fault) => changed(fault, source), String(loaded.source)) };
     },
   });
 }

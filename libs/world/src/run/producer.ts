@@ -81,15 +81,29 @@ class Producer {
         isCancelled = true;
         return this.cancel(job.id);
       });
+    const isWanted = (): boolean => !isCancelled;
+    await this.askFor(job, made, first, isWanted);
+    if (job.comesAgain === true && isWanted()) await this.askFor(job, made, first, isWanted, true);
+    this.site.ended.add(job.id);
+  }
+
+  /** Until it has ended, or is not wanted any more. `isAnew`: this producer is done with an earlier life of it. */
+  private async askFor(
+    job: PlannedJob,
+    made: MadeJob,
+    deadline: number | undefined,
+    isWanted: () => boolean,
+    isAnew = false,
+  ): Promise<void> {
     let [isOver, hurries] = [false, false];
     while (!isOver) {
       const outcome = await this.add(made);
       if (outcome === 'refused') continue;
-      isOver = await this.awaitEnd(hurries ? { ...job, takeAfterMs: 0 } : job, made, first);
+      if (isAnew && outcome === 'added') this.site.takes.delete(job.id);
+      isOver = await this.awaitEnd(hurries ? { ...job, takeAfterMs: 0 } : job, made, deadline);
       hurries = true; // what it came too late for, it does not come too late for again
-      if (!isOver && isCancelled) isOver = true; // it is not wanted any more
+      isOver ||= !isWanted();
     }
-    this.site.ended.add(job.id);
   }
 
   /** What a producer wants that was killed and adds the job again does not move the deadline of one that waits. */

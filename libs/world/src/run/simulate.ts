@@ -52,15 +52,16 @@ function run(plan: Plan, world: World, onLine: ((line: string) => void) | undefi
   listenOn(host.network);
   const history = new MemoryHistory();
   const backMs: Site['backMs'] = new Map();
+  const targets: Site['targets'] = new Map();
   const site: Site = {
     world,
     network: host.network,
     plan,
     history,
-    faults: plannedPoints({ world, history, backMs }, plan.faults),
+    faults: plannedPoints({ world, history, backMs, targets }, plan.faults),
     tokenizer: new FakeTokenizer(),
     log: logTo(onLine),
-    targets: new Map(),
+    targets,
     backMs,
     ended: new Set(),
     takes: new Set(),

@@ -120,7 +120,15 @@ export class Link {
   request(bytes: Buffer): void {
     if (this.isClosed || !this.socket.owner.isAlive) return;
     this.requests.push(bytes);
-    if (this.requests.length === 1) this.network.world.atStepEnd(() => this.flushRequests());
+    if (this.requests.length === 1) this.network.world.atStepEnd(() => this.sendRequests());
+  }
+
+  /** Who was stopped in this step writes when it goes on, if it lives then. */
+  private sendRequests(): void {
+    const { world } = this.network;
+    const { owner } = this.socket;
+    if (owner.freeAtMs > world.nowMs) world.at(owner, owner.freeAtMs, 'goes on', () => this.flushRequests());
+    else this.flushRequests();
   }
 
   private flushRequests(): void {
@@ -196,7 +204,8 @@ export class Link {
   /** The client's end is closed by itself: in order behind what it has sent. */
   leave(): void {
     const { world, host } = this.network;
-    this.flushRequests();
+    const { owner } = this.socket;
+    if (owner.isAlive || owner.freeAtMs <= world.nowMs) this.flushRequests();
     world.at(host, this.arrival('there'), 'goodbye', () => {
       if (this.isHalfOpen) return;
       this.end();
