@@ -49,7 +49,7 @@ import { Tasks } from './tasks.ts';
 export interface OpenJobsParts extends HeldBackParts, TakingOffParts {
   readonly producer: Pick<JobProducer, 'add' | 'endings' | 'remove' | 'onConnection'> &
     Partial<Pick<JobProducer, 'hadToAsk'>>;
-  readonly reader: Pick<ResultReader, 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
+  readonly reader: Pick<ResultReader, 'asksAnew' | 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
   /** Whether inputs and results may lie on payload servers now. Left out: never. */
@@ -255,6 +255,7 @@ export class OpenJobs {
     for (const job of jobs) {
       this.lists.move(job, { name: 'adding', again });
     }
+    this.parts.reader.asksAnew(idsOf(jobs));
     const results = await this.attempt(jobs, () =>
       this.parts.producer.add(
         jobs.map((job) => this.addedAs(job)),

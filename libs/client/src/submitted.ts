@@ -83,6 +83,7 @@ async function added(
   ours: string[],
   signal: AbortSignal | undefined,
 ): Promise<NewJob[]> {
+  line.reader.asksAnew(jobs.map(({ jobId }) => jobId));
   const results = await patiently(line, signal, () => line.producer.add(jobs));
   ours.push(...results.flatMap(({ jobId, outcome }) => (outcome === 'added' ? [jobId] : [])));
   let waitMs = 0;

@@ -211,6 +211,14 @@ export class ResultReader {
     this.payloads?.forget(jobIds);
   }
 
+  /**
+   * To be called before ids are added that this reader may have had results of: their results are new ones from now on,
+   * and a server that comes back is not told that they were taken.
+   */
+  asksAnew(jobIds: readonly string[]): void {
+    this.marks.forget(this.keysOf(jobIds));
+  }
+
   private keysOf(jobIds: readonly string[]): string[] {
     return jobIds.map((jobId) => this.keys.output(this.queue, jobId));
   }

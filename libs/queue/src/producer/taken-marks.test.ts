@@ -70,3 +70,10 @@ test('an outage does not make marks of an earlier one younger', async () => {
   await marks.repeat(connection);
   expect(await isTaken()).toBe(false);
 });
+
+test('what is asked for once more is not marked: the result that comes is another one', async () => {
+  marks.forget([KEY]);
+  marks.lost();
+  await marks.repeat(connection);
+  expect(await isTaken()).toBe(false);
+});

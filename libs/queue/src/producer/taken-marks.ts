@@ -20,7 +20,8 @@ const MOST_SEEN = 50_000;
 
 export class TakenMarks {
   private readonly nowMs: () => number;
-  private marks: { readonly key: string; readonly head: Buffer; readonly atMs: number }[] = [];
+  /** By key, in the order of their age. */
+  private readonly marks = new Map<string, { readonly head: Buffer; readonly atMs: number }>();
   private readonly seen = new Map<string, Buffer>();
   private lostAtMs: number | undefined;
 
@@ -69,8 +70,16 @@ export class TakenMarks {
   add(keys: readonly string[], heads: readonly unknown[]): void {
     const atMs = this.nowMs();
     this.forgetOld();
-    for (const [at, head] of heads.entries())
-      if (Buffer.isBuffer(head) && head.length === RESULT_HEADER_BYTES) this.marks.push({ key: keys[at]!, head, atMs });
+    for (const [at, head] of heads.entries()) {
+      if (!Buffer.isBuffer(head) || head.length !== RESULT_HEADER_BYTES) continue;
+      this.marks.delete(keys[at]!); // it is the youngest now
+      this.marks.set(keys[at]!, { head, atMs });
+    }
+  }
+
+  /** Somebody asks for these once more: a mark that is told again would hit the result that comes. */
+  forget(keys: readonly string[]): void {
+    for (const key of keys) this.marks.delete(key);
   }
 
   /** The connection broke: the age of a mark is told from here on, however long it takes until they can be repeated. */
@@ -84,12 +93,12 @@ export class TakenMarks {
    */
   async repeat(connection: Redis): Promise<void> {
     this.forgetOld();
-    const { marks } = this;
+    const marks = [...this.marks];
     try {
       await runScriptOver(
         connection,
         MARK_TAKEN_AGAIN,
-        marks.map(({ key, head }) => ({ keys: [key], values: [head, TTL_MS] })),
+        marks.map(([key, { head }]) => ({ keys: [key], values: [head, TTL_MS] })),
       );
     } finally {
       this.lostAtMs = undefined; // one that was refused for good would be refused again
@@ -98,8 +107,10 @@ export class TakenMarks {
 
   private forgetOld(): void {
     const sinceMs = (this.lostAtMs ?? this.nowMs()) - REMEMBERED_MS;
-    const kept = this.marks.findIndex(({ atMs }) => atMs > sinceMs); // they are in the order of their age
-    if (kept !== 0) this.marks = kept < 0 ? [] : this.marks.slice(kept);
+    for (const [key, { atMs }] of this.marks) {
+      if (atMs > sinceMs) break;
+      this.marks.delete(key);
+    }
   }
 }
 

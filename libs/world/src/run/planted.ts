@@ -45,7 +45,8 @@ export const PLANTED: readonly PlantedFault[] = [
     from: "redis.call('TYPE', output).ok",
     to: "'none'",
     hiddenBy: {
-      defence: 'an executor looks for a result before it runs a job, and commits under a lock that nobody else had since',
+      defence:
+        'an executor looks for a result before it runs a job, and commits under a lock that nobody else had since',
       without: 'result-not-looked-for',
     },
   },
@@ -86,6 +87,11 @@ export const PLANTED: readonly PlantedFault[] = [
     file: 'libs/core/src/claimer/pipeline.ts',
     from: 'if (open === undefined || open.claim.token !== outcome.token) return;',
     to: 'if (open === undefined) return;',
+    hiddenBy: {
+      defence:
+        'what an older claim committed lies there for the present one as well, and what it did not is told as lost',
+      without: 'refused-is-committed',
+    },
   },
   {
     name: 'room-half-released',
@@ -229,6 +235,10 @@ export const PLANTED: readonly PlantedFault[] = [
     file: 'libs/core/src/executor/commit.ts',
     from: "return { kind: 'lease-lost', jobId, token };",
     to: "return { kind: 'committed', jobId, token, value: this.parts.valueOf(job) };",
+    hiddenBy: {
+      defence: 'a job is completed under the token of its claim, by a lock that is gone then',
+      without: 'settle-any-token',
+    },
   },
   {
     name: 'result-not-looked-for',

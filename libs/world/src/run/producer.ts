@@ -97,6 +97,7 @@ class Producer {
   ): Promise<void> {
     let [isOver, hurries] = [false, false];
     while (!isOver) {
+      this.reader!.asksAnew([job.id]);
       const outcome = await this.add(made);
       if (outcome === 'refused') continue;
       if (isAnew && outcome === 'added') this.site.takes.delete(job.id);

@@ -115,7 +115,7 @@ export const TORN: Rule = {
   name: 'torn',
   promise: 'What is seen is, byte for byte, what one commit wrote.',
   check: (history) => {
-    const commits = history.possible('commit').filter(({ digest }) => digest !== undefined);
+    const commits = history.mayHaveWritten().filter(({ digest }) => digest !== undefined);
     if (commits.length === 0) return [];
     return history
       .bodies()
