@@ -22,6 +22,8 @@ import { CPU_QUEUE, MODEL, PREFIX, QUEUE, REDIS_URL, recorderOf, type Site } fro
 
 /** Mean time of a message from one process to the other, ms. */
 const MESSAGE_MS = 0.1;
+/** A run that lasts longer than its claimer waits is a device that hangs, of which its job is suspected. */
+const MOST_RUN_MS = 8_000;
 
 interface Child {
   readonly process: Process;
@@ -105,7 +107,10 @@ export class SimulatedExecutor implements ExecutorLink {
         log: site.log,
       });
       const random = child.process.random.fork('device');
-      const backend = new FakeBackend({ clock: systemClock, runMs: () => 1 + random.longTailed(site.plan.deviceMs) });
+      const backend = new FakeBackend({
+        clock: systemClock,
+        runMs: () => Math.min(MOST_RUN_MS, 1 + random.longTailed(site.plan.deviceMs)),
+      });
       const executor = new Executor({
         store: recordedStore(store, recorderOf(site, child.process)),
         backend,

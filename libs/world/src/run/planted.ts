@@ -186,13 +186,6 @@ export const PLANTED: readonly PlantedFault[] = [
     to: '',
   },
   {
-    name: 'mark-of-the-lost',
-    mistake: 'who loses a cancelled job before it could fail it removes the mark',
-    file: 'libs/queue/src/worker/bull-job-source.ts',
-    from: "settlement.failure.code === 'CANCELLED' && result !== 'lease-lost';",
-    to: "settlement.failure.code === 'CANCELLED';",
-  },
-  {
     name: 'asked-again-is-taken',
     mistake: 'who takes a result, loses the answer and asks again is told that somebody had it',
     file: PAYLOAD_SCRIPTS,

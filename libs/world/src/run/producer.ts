@@ -100,7 +100,8 @@ class Producer {
       this.reader!.asksAnew([job.id]);
       const outcome = await this.add(made);
       if (outcome === 'refused') continue;
-      if (isAnew && outcome === 'added') this.site.takes.delete(job.id);
+      // a server that forgets may have the life before it again, whose result was taken
+      if (isAnew && outcome === 'added' && !this.isForgetful()) this.site.takes.delete(job.id);
       isOver = await this.awaitEnd(hurries ? { ...job, takeAfterMs: 0 } : job, made, deadline);
       hurries = true; // what it came too late for, it does not come too late for again
       isOver ||= !isWanted();
@@ -149,7 +150,6 @@ class Producer {
   /** A job fails because it was cancelled, came too late, or its input was forgotten; never for anything else here. */
   private judgeFailure(job: PlannedJob, deadline: number | undefined, failure: Failure | undefined): void {
     const { plan, problems, world, network } = this.site;
-    const isForgetful = plan.faults.some((fault) => fault.kind === 'restart' && fault.forgetMs > 0);
     const say = (what: string): void => void problems.push(`unfit-failure: ${job.id} ${what}: ${failure?.message}`);
     switch (failure?.code) {
       case 'CANCELLED':
@@ -163,7 +163,7 @@ class Producer {
       case 'QUARANTINED':
         return mayBeQuarantined(plan) ? undefined : say('was put in quarantine');
       case 'INPUT_LOST':
-        return isForgetful ? undefined : say('lost its input');
+        return this.isForgetful() ? undefined : say('lost its input');
       default:
         return say(`failed with ${failure?.code}`);
     }
@@ -217,6 +217,10 @@ class Producer {
       await this.afterFault(error);
       return undefined;
     }
+  }
+
+  private isForgetful(): boolean {
+    return this.site.plan.faults.some((fault) => fault.kind === 'restart' && fault.forgetMs > 0);
   }
 
   /** What was taken and not fetched is kept for a minute, by the server's clock. */
