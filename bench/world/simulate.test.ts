@@ -16,7 +16,7 @@ test('two seeds are run and counted', () => {
 
 test.each([
   [['--trace'], '--trace needs --seed or --plan: which run is meant?'],
-  [['--plant', 'nothing'], 'no planted mistake is called nothing; there are all, commit-without-lock,'],
+  [['--plant', 'nothing'], 'no planted mistake is called nothing; there are commit-without-lock,'],
 ])('%j is refused: %s', (args, reason) => {
   const { code, refused } = simulate(...args);
   expect(refused).toContain(reason);

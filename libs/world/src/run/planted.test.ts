@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
-import { PLANTED, changed, type PlantedFault } from './planted.ts';
+import { PLANTED, changed, faultsIn, plantOf, type PlantedFault } from './planted.ts';
 
 function sourceOf({ file }: PlantedFault): string {
   return readFileSync(fileURLToPath(new URL(`../../../../${file}`, import.meta.url)), 'utf8');
@@ -30,4 +30,18 @@ test('what stands there twice or not at all is refused by name', () => {
     'the planted fault "a" does not fit b.ts any more: what it changes stands there 2 times',
   );
   expect(() => changed({ ...fault, script: 'c' }, '')).toThrow('there is no script c');
+});
+
+test('what something else hides is planted with the mistake that takes that away', () => {
+  for (const fault of PLANTED) expect(faultsIn(plantOf(fault))).toContain(fault);
+  expect(() => faultsIn('room-half-released+nothing')).toThrow(
+    'no planted mistake is called nothing; there are commit-',
+  );
+});
+
+test('docs/simulation.md says of each which seed finds it', () => {
+  const page = readFileSync(fileURLToPath(new URL('../../../../docs/simulation.md', import.meta.url)), 'utf8');
+  expect(PLANTED.filter(({ name }) => !page.includes(`| \`${name}\``) && !page.includes(`, \`${name}\` |`))).toEqual(
+    [],
+  );
 });

@@ -252,8 +252,8 @@ export function plantOf({ name, hiddenBy }: PlantedFault): string {
 }
 
 /** The mistakes that a plant names: one, or several joined by "+". Throws for a name that there is not. */
-export function faultsIn(plant: string): PlantedFault[] {
-  return plant.split('+').map((name) => {
+export function faultsIn(named: string): PlantedFault[] {
+  return named.split('+').map((name) => {
     const fault = PLANTED.find((one) => one.name === name);
     if (fault !== undefined) return fault;
     const names = PLANTED.map((one) => one.name).join(', ');
