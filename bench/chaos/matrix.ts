@@ -137,7 +137,10 @@ async function calm(stage: Stage): Promise<void> {
     const isAtWork = workOf(stage).every((done, at) => done > before[at]!);
     if (isAtWork && (await stage.report()).completed >= completed + CALM_JOBS) return;
   }
-  throw new Error(`fewer than ${CALM_JOBS} jobs completed within ${CALM_WITHIN_MS / 1_000} s`);
+  throw new Error(
+    `within ${CALM_WITHIN_MS / 1_000} s fewer than ${CALM_JOBS} jobs completed after ${completed} (now ` +
+      `${(await stage.report()).completed}), or nothing was done beside them (before ${before}, now ${workOf(stage)})`,
+  );
 }
 
 /** What HTTP and the command have done so far: requests, files that were stored, files that were written. */
