@@ -38,6 +38,7 @@ test('every field in the page’s table of data is one, and every option of the 
     output: {},
     meta: { userId: 5 },
     trace: { requestId: 'r' },
+    payloads: '0123456789abcdef',
   };
   expect(new Set(named)).toEqual(new Set([...Object.keys(values), 'texts', 'input', 'returnVectors']));
   expect(parseJob('j', 'embed', { ...values, texts: ['a'], returnVectors: true }).rows).toBe(1);
