@@ -2,7 +2,8 @@
 // beside it and without, in turns on one machine. Each turn is sim-device.ts in processes of its own, which checks every
 // row of every result.
 //
-//   node --conditions=@shoal/source bench/device/payload-ratio.ts [--rounds 3] [--seconds 5] [--payload-servers 2] [--record]
+//   node --conditions=@shoal/source bench/device/payload-ratio.ts [--rounds 3] [--seconds 5] [--payload-servers 2]
+//       [--in-flight 64] [--record]
 //
 // Prints one JSON line: µs a job and texts/s of each turn, and the median ratio of the turns that followed each other. Its
 // goal is a ratio of 0.4: a queue server then carries 2.5 times the jobs (arithmetic, not measured).
@@ -17,6 +18,7 @@ const args = readArguments(import.meta.url, {
   rounds: { type: 'string', default: '3' },
   seconds: { type: 'string', default: '5' },
   'payload-servers': { type: 'string', default: '2' },
+  'in-flight': { type: 'string', default: '64' },
   record: { type: 'boolean', default: false },
 });
 
@@ -27,7 +29,15 @@ interface Turn {
 
 function turn(payloadServers: string): Turn {
   const program = fileURLToPath(new URL('sim-device.ts', import.meta.url));
-  const asked = ['--peeks', '--seconds', args.seconds, '--payload-servers', payloadServers];
+  const asked = [
+    '--peeks',
+    '--seconds',
+    args.seconds,
+    '--in-flight',
+    args['in-flight'],
+    '--payload-servers',
+    payloadServers,
+  ];
   const told = execFileSync(process.execPath, ['--conditions=@shoal/source', program, ...asked], {
     encoding: 'utf8',
     stdio: ['ignore', 'pipe', 'inherit'],
