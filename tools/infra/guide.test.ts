@@ -134,6 +134,7 @@ describe.skipIf(!isNight)('(nightly) docs/deployment.md', () => {
       '/opt/shoal/node_modules/.bin/shoal --version',
       // as the units run it: root has put the model there, and another user reads it
       'export SHOAL_MODELS_DIR=/var/lib/shoal-models SHOAL_MODELS_READ_ONLY=yes SHOAL_CACHE_DIR=/tmp/shoal',
+      'export HOME=/var/lib/shoal', // as systemd sets it; the home of root is closed to others
       'setpriv --reuid=shoal --regid=shoal --clear-groups /opt/shoal/node_modules/.bin/shoal model verify tiny-random',
     ];
     const { status, stdout, stderr } = rig.inBase(base, `cd /checkout\n${commands}\n${looks.join('\n')}`);
