@@ -58,7 +58,7 @@ const ratio = median(rounds.map(({ server, beside }) => beside.microsPerJob / se
 process.stdout.write(`${JSON.stringify({ bench: 'payload-ratio', ratio, rounds })}\n`);
 record({
   bench: 'payload-ratio',
-  case: `256 texts a job, ${args['payload-servers']} payload servers ÷ none`,
+  case: `256 texts a job, ${args['in-flight']} in flight a client, ${args['payload-servers']} payload servers ÷ none`,
   figures: {
     command_thread_ratio: Math.round(1_000 * ratio) / 1_000,
     server_us_per_job: median(rounds.map(({ server }) => server.microsPerJob)),
