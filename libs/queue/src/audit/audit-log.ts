@@ -8,6 +8,7 @@ import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
 import { redactText, type Logger } from '@shoal/core';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { runScriptOnce } from '../redis/script.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { translated } from '../redis/translated.ts';
 import { WRITE_AUDIT } from './lua/scripts.generated.ts';
 
@@ -81,8 +82,8 @@ export class AuditLog {
   async read({ lastMs, most = MOST_READ }: AuditQuestion = {}): Promise<AuditEntry[]> {
     return translated(async () => {
       const key = keySpace(this.prefix).audit();
-      const [seconds] = await this.connection.time();
-      const first = lastMs === undefined ? '-' : String(Math.max(0, 1_000 * Number(seconds) - lastMs));
+      const first =
+        lastMs === undefined ? '-' : String(Math.max(0, Math.floor((await serverTime(this.connection)) - lastMs)));
       const entries = await this.connection.xrevrange(key, '+', first, 'COUNT', most);
       return entries.flatMap(([id, fields]) => entryIn(id, fields));
     });

@@ -6,6 +6,7 @@ import { DEFAULT_PREFIX } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { closeConnection, connected } from '../redis/connection.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { translated } from '../redis/translated.ts';
 import { readHistory, workersWithHistory, type HistoryOwner, type WorkerHistory } from './worker-history.ts';
 
@@ -57,11 +58,11 @@ export async function readLately({
   const connection = await connected({ url, prefix, name: 'shoal:lately', log });
   try {
     return await translated(async () => {
-      const [[seconds], { workerIds, isWhole }] = await Promise.all([
-        connection.time(),
+      const [nowMs, { workerIds, isWhole }] = await Promise.all([
+        serverTime(connection),
         workersWithHistory(connection, prefix, MOST_SCANS),
       ]);
-      const span = { nowMs: 1_000 * Number(seconds), lengthMs: LATELY_MS };
+      const span = { nowMs: Math.floor(nowMs), lengthMs: LATELY_MS };
       const read = workerIds.map((workerId) => readHistory(connection, { prefix, workerId }, span));
       return { histories: (await Promise.all(read)).filter(({ steps }) => steps.length > 0), isWhole };
     });

@@ -12,6 +12,7 @@ import { literally } from '../redis/scan-pattern.ts';
 import { runScript } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { quarantineQueue } from './quarantine-queue.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 import { findWrongKeys, isWrongType, queueDamaged } from '../upkeep/queue-keys.ts';
@@ -122,13 +123,13 @@ export class FleetSurvey {
     return translated(async () => {
       if (!this.isConnected) throw new ShoalError('QUEUE_UNREACHABLE', 'the connection to the queue server is lost');
       const asked = names ?? (await this.names.find());
-      const [[seconds, micros], [reserved, unread], read] = await Promise.all([
-        this.connection.time(),
+      const [atMs, [reserved, unread], read] = await Promise.all([
+        serverTime(this.connection),
         this.connection.hmget(this.keys.load(), 'bytes', 'unread'),
         Promise.all(asked.map((queue) => this.survey(queue))),
       ]);
       return {
-        atMs: Number(seconds) * 1_000 + Number(micros) / 1_000,
+        atMs,
         queues: read.filter((one): one is SurveyedQueue => !('problem' in one)),
         unread: read.filter((one): one is UnreadQueue => 'problem' in one),
         reservedBytes: Number(reserved ?? 0),

@@ -10,6 +10,7 @@ import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { countWaiting } from '../look/tenants.ts';
 import { countCancelled, oldestWaiting, type OldestWaiting } from '../producer/waiting-jobs.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { quarantineQueue } from './quarantine-queue.ts';
 import { withSoundKeys } from '../upkeep/queue-keys.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
@@ -121,13 +122,13 @@ export class Fleet {
       const quarantine = { prefix: this.prefix, queue: quarantineQueue(this.queues.main.name) };
       const lanes = Object.values(this.queues).map(({ name }) => ({ prefix: this.prefix, queue: name }));
       return withSoundKeys(this.connection, [...lanes, quarantine], async () => {
-        const [view, starting, quarantined, [seconds]] = await Promise.all([
+        const [view, starting, quarantined, nowMs] = await Promise.all([
           this.ask((queue) => this.depthOf(queue)),
           this.askStarting(),
           countWaiting(this.connection, quarantine),
-          this.connection.time(),
+          serverTime(this.connection),
         ]);
-        return { ...view, starting, quarantined, atMs: 1_000 * Number(seconds) };
+        return { ...view, starting, quarantined, atMs: Math.floor(nowMs) };
       });
     });
   }

@@ -7,6 +7,7 @@ import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
 import type { HistoryStep, Logger, WorkerFacts } from '@shoal/core';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { within } from '../redis/within.ts';
 import { noteQueues } from './noted-queues.ts';
 import { LIST_WORKERS, SHOW_WORKER } from './lua/scripts.generated.ts';
@@ -227,7 +228,7 @@ export async function serverClock(redisUrl: string): Promise<ServerClock> {
 /** By how much the server's clock is ahead of this process' own, from half of the way; a call that is sent again takes long. */
 async function askTime(connection: Redis): Promise<{ readonly offsetMs: number; readonly tookMs: number }> {
   const askedMs = performance.now();
-  const [seconds, microseconds] = await connection.time();
+  const serverMs = await serverTime(connection);
   const tookMs = performance.now() - askedMs;
-  return { offsetMs: Number(seconds) * 1_000 + Number(microseconds) / 1_000 - (askedMs + tookMs / 2), tookMs };
+  return { offsetMs: serverMs - (askedMs + tookMs / 2), tookMs };
 }

@@ -19,6 +19,7 @@ import { CANCEL_MARK } from '../producer/cancel.ts';
 import type { Redis } from '../redis/connection.ts';
 import { translated } from '../redis/translated.ts';
 import { quarantineQueue } from '../lanes/quarantine-queue.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { weighJobs } from './tenants.ts';
 import type { JobSighting, SightedState, SeenWorker } from './why-job.ts';
 
@@ -86,7 +87,7 @@ class Search {
     const { connection, prefix, jobId } = this;
     const name = this.nameOf(lane);
     const record = this.record(lane);
-    const [fields, data, placed, [weighed], [seconds, micros], isPaused, workers, memory] = await Promise.all([
+    const [fields, data, placed, [weighed], nowMs, isPaused, workers, memory] = await Promise.all([
       connection.hmget(
         record,
         'name',
@@ -102,12 +103,11 @@ class Search {
       this.dataOf(record),
       this.placeIn(name),
       weighJobs(connection, { prefix, queue: name }, [jobId]),
-      connection.time(),
+      serverTime(connection),
       connection.hexists(this.keys.job(name, 'meta'), 'paused'),
       this.workersOf(lane),
       this.memory(),
     ]);
-    const nowMs = 1_000 * Number(seconds) + Number(micros) / 1_000;
     const [kind, timestamp, processedOn, finishedOn, reason, starts, attempts, stalls, cancel] = fields;
     const since = (text: string | null | undefined): number | undefined =>
       text === null || text === undefined ? undefined : Math.max(0, nowMs - Number(text));

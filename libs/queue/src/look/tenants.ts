@@ -6,6 +6,7 @@ import { INTERACTIVE_ROWS, cpuLaneOf, keySpace } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
 import { inParts } from '../redis/in-parts.ts';
 import { runScript } from '../redis/script.ts';
+import { serverTime } from '../redis/server-time.ts';
 import { translated } from '../redis/translated.ts';
 import type { QueuePlace } from '../upkeep/queue-keys.ts';
 import { WEIGH_JOBS } from './lua/scripts.generated.ts';
@@ -61,17 +62,17 @@ export function readTenants(connection: Redis, place: QueuePlace, mostJobs: numb
   return translated(async () => {
     const { prefix, queue } = place;
     const lanes = [queue, cpuLaneOf(queue)];
-    const [load, waiting, [seconds]] = await Promise.all([
+    const [load, waiting, nowMs] = await Promise.all([
       connection.hgetall(keySpace(prefix).load()),
       Promise.all(lanes.map((lane) => countWaiting(connection, { prefix, queue: lane }))),
-      connection.time(),
+      serverTime(connection),
     ]);
     const sums = new Map<string, Sums>();
     let seen = 0;
     for (const lane of lanes)
       for await (const jobs of weighWaiting(connection, { prefix, queue: lane }, mostJobs - seen)) {
         seen += jobs.length;
-        for (const job of jobs) count(sums, job, 1_000 * Number(seconds));
+        for (const job of jobs) count(sums, job, nowMs);
       }
     const reserved = reservedRows(load, queue);
     const names = [...new Set([...reserved.keys(), ...sums.keys()])];
@@ -117,7 +118,7 @@ function count(sums: Map<string, Sums>, job: WeighedJob, nowMs: number): void {
   own.jobs++;
   own.rows += job.rows;
   own.tokens += job.tokens;
-  own[job.class] = Math.max(own[job.class], nowMs - job.sinceMs);
+  own[job.class] = Math.max(own[job.class], Math.floor(nowMs) - job.sinceMs, 1); // 0 says that none was seen
 }
 
 /** Of `rows <queue> <tenant>`, by tenant. */

@@ -4,6 +4,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import type { Redis } from './connection.ts';
+import { serverTime } from './server-time.ts';
 import { translate } from './translated.ts';
 import { ADVISED_SERVERS, OLDEST_REDIS, isBelowAdvised, isTooOld, type ServerName } from '@shoal/contract';
 
@@ -247,9 +248,9 @@ async function readConfig(connection: Redis): Promise<Map<string, string> | unde
 
 async function readClockOffset(connection: Redis): Promise<number> {
   const askedMs = Date.now();
-  const [seconds, microseconds] = await connection.time();
+  const serverMs = await serverTime(connection);
   const halfwayMs = (askedMs + Date.now()) / 2;
-  return Math.round(Number(seconds) * 1_000 + Number(microseconds) / 1_000 - halfwayMs);
+  return Math.round(serverMs - halfwayMs);
 }
 
 function yesNo(value: string | undefined): boolean | undefined {
