@@ -1,24 +1,30 @@
 // For tests: this process, unable to open one more file, connection or pipe. Linux with prlimit only; elsewhere it
 // cannot be, with the reason.
 
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { closeSync, openSync, readdirSync } from 'node:fs';
 
-/** As many as it takes to start a program again. */
-const SPARE = 12;
+const HERE = String(process.pid);
 
 /** What came of `use` while no descriptor was left, or why that cannot be shown here. */
 export async function withoutDescriptors<T>(use: () => Promise<T>): Promise<{ readonly came: T } | string> {
-  const before = limitOf(process.pid);
+  const before = limitOf();
   if (typeof before === 'string') return before;
-  const held = Array.from({ length: SPARE }, () => openSync('/dev/null', 'r'));
-  limitTo(readdirSync('/proc/self/fd').length);
+  // What raises the limit again is started while it can be: how many descriptors a start takes is the system's affair.
+  const raises = spawn('sh', ['-c', `read -r _; exec prlimit --pid ${HERE} --nofile=${before}:`], {
+    stdio: ['pipe', 'ignore', 'inherit'],
+  });
+  const raised = once(raises, 'exit');
+  const held: number[] = [];
   try {
+    lowerTo(readdirSync('/proc/self/fd').length);
     fill(held); // the limit is of the highest number, and there are gaps below it
     return { came: await use() };
   } finally {
     for (const file of held) closeSync(file);
-    limitTo(before);
+    raises.stdin.end('\n');
+    await raised; // where it failed it has said why on stderr
   }
 }
 
@@ -32,21 +38,20 @@ function fill(held: number[]): void {
   }
 }
 
-function limitOf(pid: number): number | string {
-  const { stdout, error } = spawnSync(
-    'prlimit',
-    ['--pid', String(pid), '--nofile', '--output', 'SOFT', '--noheadings'],
-    {
-      encoding: 'utf8',
-    },
-  );
-  const limit = Number(stdout?.trim());
-  return limit > 0 ? limit : `prlimit does not tell the limit of open files (${error?.message ?? stdout})`;
+function prlimit(...args: readonly string[]): string {
+  const { status, stdout, stderr, error } = spawnSync('prlimit', ['--pid', HERE, ...args], { encoding: 'utf8' });
+  if (status !== 0) throw new Error(`prlimit: ${error?.message ?? stderr}`);
+  return stdout;
 }
 
-function limitTo(files: number): void {
-  const { status, stderr, error } = spawnSync('prlimit', ['--pid', String(process.pid), `--nofile=${files}:`], {
-    encoding: 'utf8',
-  });
-  if (status !== 0) throw new Error(`prlimit: ${error?.message ?? stderr}`);
+function limitOf(): number | string {
+  try {
+    return Number(prlimit('--nofile', '--output', 'SOFT', '--noheadings').trim());
+  } catch (error) {
+    return `prlimit does not tell the limit of open files (${(error as Error).message})`;
+  }
+}
+
+function lowerTo(files: number): void {
+  prlimit(`--nofile=${files}:`);
 }
