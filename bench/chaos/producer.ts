@@ -18,6 +18,7 @@ import {
 import { systemClock } from '@shoal/core';
 import { HistoryWriter, Recorder, sharedClockMs } from '@shoal/world';
 import { failureCode } from './failure-code.ts';
+import { isSame } from './same-vectors.ts';
 import {
   JobProducer,
   PayloadServers,
@@ -91,7 +92,6 @@ interface Seen {
 const LOOK_AFTER_MS = 2_000;
 /** Rows whose result is so large (24 KB here) that it is staged before its commit: one job in five. */
 const STAGED_ROWS = 192;
-const MIN_COSINE = 0.999999;
 /** Most bulk jobs are so large, with rows so long, where inputs (18 KB) and results (32 KB) are to lie beside. */
 const BESIDE = { rows: 256, tokens: 33, share: 0.7 };
 /** Delivered results that are asked for once more at the end. */
@@ -368,18 +368,8 @@ class ChaosProducer {
   private rowsIn(body: Buffer, rows: readonly number[]): number[] {
     const { dims } = this.order;
     const values = new Float32Array(Uint8Array.from(body).buffer);
-    return rows.map((row, at) => (this.cosine(values, at * dims, row * dims) >= MIN_COSINE ? row : -1));
-  }
-
-  private cosine(values: Float32Array, at: number, expectedAt: number): number {
-    let [dot, a, b] = [0, 0, 0];
-    for (let i = 0; i < this.order.dims; i++) {
-      const [x, y] = [values[at + i]!, this.expected[expectedAt + i]!];
-      dot += x * y;
-      a += x * x;
-      b += y * y;
-    }
-    return dot / Math.sqrt(a * b);
+    const rowAt = (all: Float32Array, row: number): Float32Array => all.subarray(row * dims, (row + 1) * dims);
+    return rows.map((row, at) => (isSame(rowAt(values, at), rowAt(this.expected, row)) ? row : -1));
   }
 
   private countClaims([count, value]: readonly (string | null)[]): void {

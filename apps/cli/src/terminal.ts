@@ -48,6 +48,11 @@ export function say({ stderr }: Pick<Terminal, 'stderr'>, message: string): void
   stderr.write(`${withBar.has(stderr) ? CLEARED_LINE : ''}shoal: ${message}\n`);
 }
 
+/** Says each time that a store is away, and when it is asked again; for those who wait for one. */
+export function sayAway(terminal: Pick<Terminal, 'stderr'>): (problem: string, waitMs: number) => void {
+  return (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`);
+}
+
 /** A line of result. Resolves when stdout took it, so that a slow reader slows the command down. */
 export async function print(terminal: Terminal, text: string | Uint8Array): Promise<void> {
   if (terminal.stdout.write(text)) return;

@@ -10,6 +10,7 @@ import {
   JobProducer,
   PayloadServers,
   ResultReader,
+  notSharing,
   type CancelResult,
   type ServingWorker,
   type Waiting,
@@ -20,7 +21,7 @@ import { OpenJobs } from './open-jobs.ts';
 import { Replies } from './replies.ts';
 import { recordedIds } from './request-record.ts';
 import { serverOf } from './server-of.ts';
-import { allReadSecond, notSharing } from './unserved.ts';
+import { allReadSecond } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
 /** So long it is taken as known whether all workers read jobs of version 2. */

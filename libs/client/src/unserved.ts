@@ -3,7 +3,7 @@
 // themselves; where none is alive, or nothing is known, jobs go their way and the worker judges.
 
 import { ShoalError, mainQueue, notAskable } from '@shoal/contract';
-import type { ServingWorker } from '@shoal/queue';
+import { claimingOf, type ServingWorker } from '@shoal/queue';
 import type { AskedOfWorkers } from './embed-request.ts';
 
 /**
@@ -42,17 +42,6 @@ export function refuseOlder(
 export function allReadSecond(workers: readonly ServingWorker[] | undefined): boolean {
   const claiming = claimingOf(workers);
   return claiming.length > 0 && claiming.every(readsSecond);
-}
-
-/** Ids of those that claim and do not have this set of payload servers; undefined where nobody claims. */
-export function notSharing(workers: readonly ServingWorker[] | undefined, payloads: string): string[] | undefined {
-  const claiming = claimingOf(workers);
-  if (claiming.length === 0) return undefined;
-  return claiming.filter(({ facts }) => facts?.payloads !== payloads).map(({ workerId }) => workerId);
-}
-
-function claimingOf(workers: readonly ServingWorker[] | undefined): readonly ServingWorker[] {
-  return (workers ?? []).filter(({ facts }) => facts?.isDrained !== true);
 }
 
 function readsSecond({ facts }: ServingWorker): boolean {

@@ -70,28 +70,26 @@ function metaBytes(meta: unknown): number {
 }
 
 export const rowCount = z.int().min(1).max(MAX_ROWS_PER_JOB);
+const keyedTexts = z.strictObject({ form: z.literal('texts'), rows: rowCount });
+const keyedTokens = z.strictObject({
+  form: z.literal('tokens'),
+  rows: rowCount,
+  tokens: z.int().min(1),
+  tokenizer: hex16,
+});
 /** What lies at the input key of a job. */
-export const keyedInput = z.discriminatedUnion('form', [
-  z.strictObject({ form: z.literal('texts'), rows: rowCount }),
-  z.strictObject({ form: z.literal('tokens'), rows: rowCount, tokens: z.int().min(1), tokenizer: hex16 }),
-]);
+export const keyedInput = z.discriminatedUnion('form', [keyedTexts, keyedTokens]);
 
-/** The same where it may lie on a payload server: `store` is that server's name. */
 const store = z
   .string()
   .min(1)
   .max(255)
   .optional()
   .describe('Payload server on which the input lies, instead of the input key. Needs a fingerprint.');
+/** The same where it may lie on a payload server. */
 export const inputAnywhere = z.discriminatedUnion('form', [
-  z.strictObject({ form: z.literal('texts'), rows: rowCount, store }),
-  z.strictObject({
-    form: z.literal('tokens'),
-    rows: rowCount,
-    tokens: z.int().min(1),
-    tokenizer: hex16,
-    store,
-  }),
+  keyedTexts.extend({ store }),
+  keyedTokens.extend({ store }),
 ]);
 
 /** Whether the input of a job that was not checked lies at its input key: not in it, nor on a payload server. */

@@ -27,7 +27,7 @@ export {
   type SettingSources,
 } from './settings/config.ts';
 export { settingsSchema, type Settings } from './settings/schema.ts';
-export { redactText, redactUrl } from './settings/redact-url.ts';
+export { redactMessage, redactText, redactUrl } from './settings/redact-url.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { READ_JOBS, readRerankJob, readSimilarityJob } from './claimer/queued-job.ts';

@@ -80,6 +80,7 @@ export type { OldestWaiting } from './producer/waiting-jobs.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadiness } from './producer/queue-depth.ts';
 export { PayloadServers, payloadSetOf, serversIn, type PayloadServersOptions } from './payload/payload-servers.ts';
 export { ResultReader, type Peeked, type ReaderOptions } from './producer/result-reader.ts';
+export { claimingOf, notSharing } from './producer/serving-workers.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';
 export {
   WorkerPresence,

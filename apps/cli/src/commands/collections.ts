@@ -20,7 +20,7 @@ import {
   type RowType,
 } from '@shoal/similarity';
 import { refuseFieldsWithoutEffect, totalBytes, withInputs, type Input } from '../input/files.ts';
-import { RecordReader } from '../input/record-reader.ts';
+import { withRecords, type RecordReader, type RecordsTerms } from '../input/record-reader.ts';
 import { ReadingNotes } from '../input/reading-notes.ts';
 import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
 import { SkippedList } from '../output/beside.ts';
@@ -154,22 +154,9 @@ async function buildFromTexts(place: Target, files: readonly string[]): Promise<
     );
   return withInputs(files, flags.format, async (inputs) => {
     refuseFieldsWithoutEffect(inputs, flags);
-    const { textField, idField, delimiter, header: hasHeader, onError } = flags;
     const skipped = new SkippedList();
-    const records = new RecordReader(terminal, inputs, {
-      textField,
-      idField,
-      delimiter,
-      hasHeader,
-      skipsBad: onError === 'skip',
-      onSkip: (record) => skipped.add(record),
-      hasOneColumn: false,
-    });
-    try {
-      return await buildFromRecords(place, { inputs, records, skipped });
-    } finally {
-      await records.close();
-    }
+    const terms: RecordsTerms = { flags, onSkip: (record) => skipped.add(record), hasOneColumn: false };
+    return withRecords(terminal, inputs, terms, (records) => buildFromRecords(place, { inputs, records, skipped }));
   });
 }
 

@@ -52,7 +52,7 @@ import {
 import { openWriter, sayGoesOn, sinkForm } from '../embed/writer.ts';
 import { totalBytes, withInputs, type Input } from '../input/files.ts';
 import { cutLong, pooled, type Piece } from '../input/long-texts.ts';
-import { RecordReader } from '../input/record-reader.ts';
+import { withRecords, type RecordsTerms } from '../input/record-reader.ts';
 import { SkippedList } from '../output/beside.ts';
 import { withOutputLock } from '../output/output-lock.ts';
 import type { RowWriter } from '../output/row-writer.ts';
@@ -130,23 +130,16 @@ async function embedClaimed(
 ): Promise<void> {
   const earlier = await findEarlierRun(target, inputs, flags);
   standing.earlier = earlier;
-  const { textField, idField, delimiter, header: hasHeader, onError } = flags;
   const skipped = new SkippedList();
-  const records = new RecordReader(terminal, inputs, {
-    textField,
-    idField,
-    delimiter,
-    hasHeader,
-    skipsBad: onError === 'skip',
+  const terms: RecordsTerms = {
+    flags,
     onSkip: (record) => skipped.add(record),
     hasOneColumn:
       (flags.to !== undefined || format !== 'jsonl') && format !== 'npy' && carriedOf(inputs, format) === undefined,
-  });
-  try {
-    await embedRecords(terminal, { settings, flags, inputs, format, target, earlier, records, skipped, standing });
-  } finally {
-    await records.close();
-  }
+  };
+  await withRecords(terminal, inputs, terms, (records) =>
+    embedRecords(terminal, { settings, flags, inputs, format, target, earlier, records, skipped, standing }),
+  );
 }
 
 async function embedRecords(terminal: Terminal, request: Request): Promise<void> {

@@ -8,7 +8,7 @@ import { storeFolders, type Settings } from '@shoal/core';
 import type { RerankResult } from '@shoal/client';
 import { listModels, type StoredModel } from '@shoal/models';
 import { refuseFieldsWithoutEffect, withInputs, type Input } from '../input/files.ts';
-import { RecordReader } from '../input/record-reader.ts';
+import { withRecords } from '../input/record-reader.ts';
 import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { duration, rowProgress } from '../progress.ts';
@@ -65,23 +65,12 @@ async function rerankInputs(
 ): Promise<void> {
   refuseFieldsWithoutEffect(inputs, flags);
   const target = flags.output === undefined ? undefined : await checkLines(flags.output, inputs);
-  const { textField, idField, delimiter, header: hasHeader, onError } = flags;
-  const reader = new RecordReader(terminal, inputs, {
-    textField,
-    idField,
-    delimiter,
-    hasHeader,
-    skipsBad: onError === 'skip',
-    hasOneColumn: false,
+  const { records, notes } = await withRecords(terminal, inputs, { flags, hasOneColumn: false }, async (reader) => {
+    const all: TextRecord[] = [];
+    if (!(await reader.isEmpty())) for await (const record of reader.from(0, undefined)) all.push(record);
+    return { records: all, notes: reader.notes };
   });
-  const records: TextRecord[] = [];
-  try {
-    if (!(await reader.isEmpty())) for await (const record of reader.from(0, undefined)) records.push(record);
-  } finally {
-    await reader.close();
-  }
-  if (flags.quiet !== true)
-    for (const line of reader.notes.lines) say(terminal, line.replace(/same vector$/, 'same score'));
+  if (flags.quiet !== true) for (const line of notes.lines) say(terminal, line.replace(/same vector$/, 'same score'));
   const model = await rerankerFor(terminal, settings, flags);
   // a worker that is started here serves this model, whatever is set
   const here = { ...settings, model: model.name };

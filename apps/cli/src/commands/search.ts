@@ -26,7 +26,8 @@ import { npyHeader, npyRows } from '../output/npy.ts';
 import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
-import { isObject, isParquet, isVectorFile, vectorsIn } from '../search/vector-input.ts';
+import { isObjectAddress } from '../input/object-address.ts';
+import { isParquet, isVectorFile, vectorsIn } from '../search/vector-input.ts';
 import { withSteps } from '../progress.ts';
 import { fetchModel } from '../processes/fetch-model.ts';
 import { hasColor, print, say, type Terminal } from '../terminal.ts';
@@ -199,8 +200,8 @@ async function allOrNone<Read>(
 /** A text, unless it is the name of a file, whose content somebody wanted to compare. */
 async function textOrRefusal(side: string): Promise<string> {
   if (vectorFileCure(side) !== undefined) readVectors(side); // says how to come by a file that can be read
-  if (!isObject(side) && (await stat(side).catch(() => undefined))?.isFile() !== true) return side;
-  const [what, other] = isObject(side) ? ['an object', 'a word before'] : ['a file', 'a full stop behind'];
+  if (!isObjectAddress(side) && (await stat(side).catch(() => undefined))?.isFile() !== true) return side;
+  const [what, other] = isObjectAddress(side) ? ['an object', 'a word before'] : ['a file', 'a full stop behind'];
   throw new ShoalError(
     'USAGE',
     `${side} is ${what}, and none of vectors (.npy, .arrow, .parquet, .jsonl): shoal embed ${side} -o x.arrow makes ` +
@@ -214,7 +215,7 @@ async function readMatrix(
   path: string,
   { column }: SimilarityFlags,
 ): Promise<VectorFile> {
-  const isThere = isObject(path) || (await stat(path).catch(() => undefined)) !== undefined;
+  const isThere = isObjectAddress(path) || (await stat(path).catch(() => undefined)) !== undefined;
   if (!isThere)
     throw new ShoalError(
       'FILE_UNREADABLE',

@@ -3,7 +3,7 @@
 // read of is a finding by itself.
 
 import { statfs } from 'node:fs/promises';
-import { redactText, type Settings } from '@shoal/core';
+import { redactMessage, type Settings } from '@shoal/core';
 import { Fleet, knownQueues, readAdmission, readServerHealth, type Redis } from '@shoal/queue';
 import type { Finding } from '@shoal/worker';
 import { checkFleet, type QueueSeen } from './fleet-checks.ts';
@@ -98,7 +98,6 @@ async function attempt<Value>(
   try {
     return { value: await read() };
   } catch (error) {
-    const found = redactText(error instanceof Error ? error.message : String(error));
-    return { problem: { about, state: 'broken', found, cure: 'see the line' } };
+    return { problem: { about, state: 'broken', found: redactMessage(error), cure: 'see the line' } };
   }
 }

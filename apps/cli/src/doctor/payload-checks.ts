@@ -1,7 +1,7 @@
 // What `shoal doctor` says of the payload servers in the settings: whether each takes a body and gives it back, and which
 // workers have others, so that nothing goes there. Nothing is lost either way, so all of it is a warning at most.
 
-import { PayloadServers, payloadSetOf } from '@shoal/queue';
+import { PayloadServers, notSharing, payloadSetOf } from '@shoal/queue';
 import type { Finding } from '@shoal/worker';
 import type { QueueSeen } from './fleet-checks.ts';
 
@@ -30,12 +30,17 @@ function findingOf({ name, problem }: { readonly name: string; readonly problem:
 /** Of workers that embed: no others use them. */
 function sharing(queues: readonly QueueSeen[], set: string): Finding[] {
   const about = 'payload servers of workers';
-  const workers = queues
-    .filter(({ queue }) => queue.startsWith('embed-'))
-    .flatMap(({ view }) => view.workers.filter(({ facts }) => facts?.isDrained !== true));
-  if (workers.length === 0) return [];
-  const others = [...new Set(workers.filter(({ facts }) => facts?.payloads !== set).map(({ workerId }) => workerId))];
+  const embedding = queues.filter(({ queue }) => queue.startsWith('embed-'));
+  const found = notSharing(
+    embedding.flatMap(({ view }) => view.workers),
+    set,
+  );
+  if (found === undefined) return [];
+  const others = [...new Set(found)];
   if (others.length === 0) return [{ about, state: 'ok', found: 'all have the same' }];
-  const found = `${others.join(', ')} ${others.length === 1 ? 'has' : 'have'} others, or none: everything goes by the queue server`;
-  return [{ about, state: 'warning', found, cure: 'give all workers the same payloadServers, each written alike' }];
+  const who = `${others.join(', ')} ${others.length === 1 ? 'has' : 'have'}`;
+  const said = `${who} others, or none: everything goes by the queue server`;
+  return [
+    { about, state: 'warning', found: said, cure: 'give all workers the same payloadServers, each written alike' },
+  ];
 }

@@ -10,7 +10,7 @@ import { TRIAL_NAME, differences, withOrigin, type RunRequest } from '../output/
 import type { FileTarget } from '../output/target.ts';
 import { downloadProgress } from '../progress.ts';
 import type { BegunUpload, S3Object } from '../sinks/s3.ts';
-import { say, type Terminal } from '../terminal.ts';
+import { sayAway, type Terminal } from '../terminal.ts';
 import type { Done } from './report.ts';
 
 interface Note {
@@ -77,7 +77,7 @@ export async function uploadFinished(
           await writeNote(target, note);
         },
         onProgress: (sent) => bar.update(sent, bytes),
-        onAway: (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`),
+        onAway: sayAway(terminal),
       });
     } finally {
       bar.stop();

@@ -19,7 +19,7 @@ import type { RunState } from '../output/run-state.ts';
 import { SinkWriter } from '../output/sink-writer.ts';
 import { outputCompression, type FileTarget } from '../output/target.ts';
 import type { SinkForm } from '../sinks/sink.ts';
-import { print, say, type Terminal } from '../terminal.ts';
+import { print, say, sayAway, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
 import { carriedOf, type EmbedFlags } from './flags.ts';
 import { keptRows, type CheckedRequest } from './request.ts';
@@ -67,7 +67,7 @@ export async function openWriter(
         skipped,
         isRepeatable: inputs.every(({ identity }) => identity !== undefined),
         signal: terminal.signal,
-        onAway: (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`),
+        onAway: sayAway(terminal),
       },
       goesOn ? earlier : fresh,
       goesOn,

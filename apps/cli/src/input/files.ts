@@ -12,6 +12,7 @@ import { compressionIn, compressionOf, withoutCompression } from '../compression
 import { readFooter, type ParquetFile, type ReadableAt } from '../parquet/footer.ts';
 import type { BadRecord, InputIdentity, RecordOptions, TextFormat, TextRecord } from './record.ts';
 import { decompressed } from './decompress.ts';
+import { isObjectAddress } from './object-address.ts';
 import { ObjectSource, type OnAway } from './object-source.ts';
 import { parquetRecords } from './parquet-records.ts';
 import { numbered, readRecords } from './records.ts';
@@ -78,7 +79,7 @@ export async function checkInputs(files: readonly string[], format: TextFormat |
     names.map((name) =>
       name === '-'
         ? standardInput(format)
-        : name.startsWith('s3://')
+        : isObjectAddress(name)
           ? checkObject(name, format)
           : checkFile(name, format),
     ),

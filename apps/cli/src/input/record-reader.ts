@@ -3,8 +3,8 @@
 
 import { ShoalError } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
-import { say, type Terminal } from '../terminal.ts';
-import { readInputs, type Input, type ReadOptions } from './files.ts';
+import { say, sayAway, type Terminal } from '../terminal.ts';
+import { readInputs, type FieldFlags, type Input, type ReadOptions } from './files.ts';
 import { untilAborted } from './until-aborted.ts';
 import { ReadingNotes, isEmptyText } from './reading-notes.ts';
 import { placeIn, type BadRecord, type PlaceUnit, type RecordId, type TextRecord } from './record.ts';
@@ -27,6 +27,27 @@ export interface SkippedRecord {
   readonly unit?: PlaceUnit | undefined;
   readonly id: RecordId | undefined;
   readonly reason: string;
+}
+
+export interface RecordsTerms extends Pick<RecordReaderOptions, 'onSkip' | 'hasOneColumn'> {
+  readonly flags: FieldFlags & { readonly onError: 'fail' | 'skip' };
+}
+
+/** Runs `use` with a reader of the inputs, which is closed when it has ended, in whatever way. */
+export async function withRecords<Result>(
+  terminal: Terminal,
+  inputs: readonly Input[],
+  { flags, ...options }: RecordsTerms,
+  use: (records: RecordReader) => Promise<Result>,
+): Promise<Result> {
+  const { textField, idField, delimiter, header: hasHeader, onError } = flags;
+  const fields = { textField, idField, delimiter, hasHeader };
+  const records = new RecordReader(terminal, inputs, { ...fields, skipsBad: onError === 'skip', ...options });
+  try {
+    return await use(records);
+  } finally {
+    await records.close();
+  }
 }
 
 /** Good records only. To be closed, however its command ends. */
@@ -62,7 +83,7 @@ export class RecordReader {
       stdin: terminal.stdin,
       signal: this.#closing.signal,
       onBytes: (bytes) => (this.#bytes += bytes),
-      onAway: (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`),
+      onAway: sayAway(terminal),
     });
   }
 

@@ -1,7 +1,7 @@
 // For programs that read `--json`: what a run that did not come to its end leaves, and what goes on with it.
 
 import { isShoalError } from '@shoal/contract';
-import { redactText } from '@shoal/core/redact-url';
+import { redactMessage } from '@shoal/core/redact-url';
 import type { Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
 import type { Abandoned } from './row-writer.ts';
@@ -13,7 +13,7 @@ export type Left =
 /** One line. `rows`: how many are left, in `file` where a person can find them. */
 export function interruptionReport(terminal: Pick<Terminal, 'words'>, left: Left, error: unknown): string {
   const code = isShoalError(error) ? { code: error.code } : {};
-  const message = redactText(error instanceof Error ? error.message : String(error));
+  const message = redactMessage(error);
   return `${JSON.stringify({
     isDone: false,
     left: left.kind,

@@ -2,6 +2,7 @@
 // file beside the partial one, replaced as a whole, written after the rows it counts have reached the disk.
 
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { isObjectAddress } from '../input/object-address.ts';
 import type { InputIdentity } from '../input/record.ts';
 
 /** Everything that decides what the rows are. */
@@ -100,7 +101,7 @@ function inputDifferences(before: InputIdentity, now: InputIdentity): readonly s
   if (before.path !== now.path) return [`the input was ${before.path} and is ${now.path}`];
   if (before.bytes !== now.bytes) return [`${now.path} had ${before.bytes} bytes and has ${now.bytes}`];
   if (before.head !== now.head)
-    return [now.path.startsWith('s3://') ? `${now.path} was replaced` : `the beginning of ${now.path} has changed`];
+    return [isObjectAddress(now.path) ? `${now.path} was replaced` : `the beginning of ${now.path} has changed`];
   if (before.modifiedMs !== now.modifiedMs)
     return [`${now.path} was modified ${new Date(now.modifiedMs).toISOString()}, after the first run began to read it`];
   return [];

@@ -8,6 +8,7 @@ import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { compressionOf, refuseMissingCodec, withoutCompression, type Compression } from '../compression.ts';
 import type { Input } from '../input/files.ts';
+import { isObjectAddress } from '../input/object-address.ts';
 import type { S3Place } from '@shoal/fetch/s3';
 import type { SinkPlace } from '../sinks/sink.ts';
 
@@ -98,7 +99,7 @@ export function outputCompression(output: string | undefined, format: OutputForm
 /** The target of `-o`, or FILE_UNWRITABLE or USAGE saying why it cannot be one. */
 export async function checkTarget(output: string | undefined, inputs: readonly Input[]): Promise<Target> {
   if (output === undefined || isStdout(output)) return { kind: 'stdout' };
-  if (output.startsWith('s3://'))
+  if (isObjectAddress(output))
     throw new ShoalError(
       'USAGE',
       `the output ${output} is an object of S3, which shoal embed alone writes; name a file`,

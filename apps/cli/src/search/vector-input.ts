@@ -11,10 +11,11 @@ import { ShoalError } from '@shoal/contract';
 import { readVectors, vectorFileCure, vectorFormat, type RowBatch, type VectorFileOptions } from '@shoal/similarity';
 import type { BuildFlags } from '../commands/collections.ts';
 import { readLines } from '../input/lines.ts';
-import { ObjectSource, type OnAway } from '../input/object-source.ts';
+import { isObjectAddress } from '../input/object-address.ts';
+import { ObjectSource } from '../input/object-source.ts';
 import { hasParquetVectors, parquetVectors, type VectorColumns } from '../input/parquet-vectors.ts';
 import { decodeLine } from '../input/utf8.ts';
-import { say, type Terminal } from '../terminal.ts';
+import { sayAway, type Terminal } from '../terminal.ts';
 
 /** The rows of all files, one after the other. */
 export async function* vectorRows(
@@ -33,8 +34,9 @@ export async function* vectorsIn(
 ): AsyncGenerator<RowBatch> {
   const { signal } = terminal;
   const options = { signal, column: columns.column };
-  if (!isObject(file)) return yield* isParquet(file) ? parquetVectors(file, columns) : readVectors(file, options);
-  const onAway: OnAway = (problem, waitMs) => say(terminal, `${problem}; trying again in ${waitMs / 1_000} s`);
+  if (!isObjectAddress(file))
+    return yield* isParquet(file) ? parquetVectors(file, columns) : readVectors(file, options);
+  const onAway = sayAway(terminal);
   const object = await ObjectSource.open(file);
   const close = (): void => object.close();
   signal.addEventListener('abort', close, { once: true });
@@ -61,10 +63,6 @@ async function* copiedVectors(
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
-}
-
-export function isObject(file: string): boolean {
-  return file.startsWith('s3://');
 }
 
 /** By the extension. */
@@ -110,7 +108,7 @@ export async function areVectors(
 
 /** One that cannot be read is told of with the others, as texts are. */
 async function hasVectors(file: string): Promise<boolean> {
-  const found = isObject(file)
+  const found = isObjectAddress(file)
     ? withObject(file, (object) => hasParquetVectors(file, async () => object.openAt()))
     : hasParquetVectors(file);
   return found.catch(() => false);
@@ -131,7 +129,7 @@ async function holdsVectors(path: string): Promise<boolean> {
 }
 
 async function firstRecord(path: string): Promise<string> {
-  if (isObject(path)) return withObject(path, (object) => firstIn(object.chunks()));
+  if (isObjectAddress(path)) return withObject(path, (object) => firstIn(object.chunks()));
   if (!(await stat(path)).isFile()) return ''; // what a look takes out of a pipe is gone
   return firstIn(createReadStream(path));
 }

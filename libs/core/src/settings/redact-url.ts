@@ -33,6 +33,11 @@ export function redactText(text: string): string {
     .replaceAll(/(\b\w*passw(?:or)?d\w*["']?\s*[=:]\s*["']?)[^\s"'&,}]+/gi, `$1${HIDDEN}`);
 }
 
+/** The message of whatever was thrown, redacted. */
+export function redactMessage(error: unknown): string {
+  return redactText(error instanceof Error ? error.message : String(error));
+}
+
 /** A URL inside a sentence ends before the sentence does. */
 function redactTail(found: string): string {
   const end = /[).,;:!?\]}]*$/.exec(found)?.[0] ?? '';

@@ -3,7 +3,7 @@
 // answered soon or has failed, and after a failure it is left alone for a while. What it loses is computed again. Reads
 // and writes fail apart: a full server still gives what it has.
 
-import { redactText, type Logger } from '@shoal/core';
+import { redactMessage, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff } from '@shoal/core/base';
 import type { Bodies } from './bodies.ts';
 
@@ -99,7 +99,7 @@ export class PayloadServer {
     if (this.trouble[kind].isFresh) return; // asked together with the one that failed first
     const isNews = !this.isInTrouble;
     this.trouble[kind].grow();
-    const reason = redactText(error instanceof Error ? error.message : String(error));
+    const reason = redactMessage(error);
     if (isNews)
       this.log?.warn(
         { store: this.name, reason },

@@ -8,7 +8,7 @@ import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { crc32 } from 'node:zlib';
 import { ShoalError, elsewhere, lost } from '@shoal/contract';
-import { redactText, redactUrl, type Logger } from '@shoal/core';
+import { redactMessage, redactUrl, type Logger } from '@shoal/core';
 import { BufferPool } from '@shoal/core/base';
 import { countPayload } from '../redis/process-counts.ts';
 import type { Bodies } from './bodies.ts';
@@ -93,7 +93,7 @@ export class PayloadServers {
     try {
       value = await server.get(key);
     } catch (error) {
-      throw lost({ store, key }, `cannot be read (${reasonOf(error)})`, error);
+      throw lost({ store, key }, `cannot be read (${redactMessage(error)})`, error);
     }
     if (value !== undefined) return value;
     throw lost({ store, key }, 'has nothing there: it was emptied, restarted or evicts keys');
@@ -111,7 +111,7 @@ export class PayloadServers {
           server.drop([key]);
           return { name: server.name, problem: found?.equals(bytes) === true ? undefined : 'gave back other bytes' };
         } catch (error) {
-          return { name: server.name, problem: reasonOf(error) };
+          return { name: server.name, problem: redactMessage(error) };
         }
       }),
     );
@@ -144,11 +144,6 @@ export class PayloadServers {
   async close(): Promise<void> {
     await Promise.all([...this.servers.values()].map((server) => server.close()));
   }
-}
-
-/** Without passwords. */
-function reasonOf(error: unknown): string {
-  return redactText(error instanceof Error ? error.message : String(error));
 }
 
 /** A key that no other claim, and no other run of the same one, writes to. */
