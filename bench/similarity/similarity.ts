@@ -30,7 +30,7 @@ import {
 } from '@shoal/similarity';
 import { readArguments } from '../rig/arguments.ts';
 import { record } from '../rig/record.ts';
-import { npyHeader, npyRows } from '../../apps/cli/src/output/npy.ts';
+import { npyHeader, npyRows } from '@shoal/worker/files/npy';
 import { nativeAddon } from '../../libs/similarity/src/engines/native-addon.ts';
 
 const args = readArguments(import.meta.url, {

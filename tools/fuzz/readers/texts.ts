@@ -7,7 +7,7 @@ import { gfmFromMarkdown } from 'mdast-util-gfm';
 import { gfm } from 'micromark-extension-gfm';
 import { HARD_MARKDOWN } from '../../../apps/cli/src/testing/hard-markdown.ts';
 import { readRecords } from '../../../apps/cli/src/input/records.ts';
-import type { TextFormat } from '../../../apps/cli/src/input/record.ts';
+import type { TextFormat } from '@shoal/worker/files/record';
 import type { FuzzedReader, Values } from '../fuzzed-reader.ts';
 
 const PROBLEM = 'a problem';

@@ -21,11 +21,11 @@ import {
 } from '@shoal/similarity';
 import { refuseFieldsWithoutEffect, totalBytes, withInputs, type Input } from '../input/files.ts';
 import { withRecords, type RecordReader, type RecordsTerms } from '../input/record-reader.ts';
-import { ReadingNotes } from '../input/reading-notes.ts';
-import { placeIn, type TextFormat, type TextRecord } from '../input/record.ts';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
+import { placeIn, type TextFormat, type TextRecord } from '@shoal/worker/files/record';
 import { SkippedList } from '../output/beside.ts';
 import { interruptionReport } from '../output/interruption-report.ts';
-import type { Block } from '../output/row-form.ts';
+import type { Block } from '@shoal/worker/files/row-form';
 import { READING_RULES, READING_RULES_NAME, type RunRequest, type RunState } from '../output/run-state.ts';
 import { duration, rowProgress } from '../progress.ts';
 import { collectionSettings, type CollectionSettings } from '../search/collection-settings.ts';

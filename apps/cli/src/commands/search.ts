@@ -22,8 +22,9 @@ import {
 } from '@shoal/similarity';
 import { untilAborted } from '../input/until-aborted.ts';
 import { readEdgeList, type EdgeListOptions } from '../input/edge-list.ts';
-import { npyHeader, npyRows } from '../output/npy.ts';
-import { checkTarget, writeFailure, type FileTarget } from '../output/target.ts';
+import { npyHeader, npyRows } from '@shoal/worker/files/npy';
+import { writeFailure } from '@shoal/worker/files/write-failure';
+import { checkTarget, type FileTarget } from '../output/target.ts';
 import { collectionSettings } from '../search/collection-settings.ts';
 import { kernelsOf, openNamed, recallText, searchCollection, type FoundRow } from '../search/search-collection.ts';
 import { isObjectAddress } from '../input/object-address.ts';

@@ -3,10 +3,11 @@
 import { ShoalError, missingPrompt, promptText, type OutputDtype } from '@shoal/contract';
 import type { StoredModel } from '@shoal/models';
 import { openAt, refuseFieldsWithoutEffect, type Input } from '../input/files.ts';
-import type { TextFormat } from '../input/record.ts';
-import { carriedShards, refuseUncarriable } from '../output/carried-columns.ts';
-import type { CarriedFile } from '../output/row-form.ts';
-import type { OutputFormat, Target } from '../output/target.ts';
+import type { TextFormat } from '@shoal/worker/files/record';
+import { carriedShards, refuseUncarriable } from '@shoal/worker/files/carried-columns';
+import type { CarriedFile } from '@shoal/worker/files/row-form';
+import type { OutputFormat } from '@shoal/worker/files/row-form';
+import type { Target } from '../output/target.ts';
 import type { Terminal } from '../terminal.ts';
 
 export interface EmbedFlags {

@@ -17,14 +17,8 @@ import {
   type RunRequest,
   type RunState,
 } from '../output/run-state.ts';
-import {
-  existingShards,
-  outputCompression,
-  shardTarget,
-  type FileTarget,
-  type OutputFormat,
-  type Target,
-} from '../output/target.ts';
+import type { OutputFormat } from '@shoal/worker/files/row-form';
+import { existingShards, outputCompression, shardTarget, type FileTarget, type Target } from '../output/target.ts';
 import { wantsUnit, type EmbedFlags } from './flags.ts';
 
 /** What a command that does not come to its end leaves, as far as it got. */

@@ -6,7 +6,7 @@ import { stat } from 'node:fs/promises';
 import { ShoalError } from '@shoal/contract';
 import { removeRun } from '../output/earlier-run.ts';
 import { openEncoder } from '../output/row-encoder.ts';
-import type { RowForm } from '../output/row-form.ts';
+import type { RowForm } from '@shoal/worker/files/row-form';
 import {
   FileWriter,
   SpooledWriter,

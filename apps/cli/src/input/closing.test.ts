@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { Readable, Writable } from 'node:stream';
 import zlib from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
-import { npyHeader, npyRows } from '../output/npy.ts';
+import { npyHeader, npyRows } from '@shoal/worker/files/npy';
 import { SkippedList } from '../output/beside.ts';
 import { withKeptBuild } from '../search/kept-build.ts';
 import { runInside } from '../testing/command-here.ts';

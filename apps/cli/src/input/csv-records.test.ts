@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { RecordOptions } from './record.ts';
+import type { RecordOptions } from '@shoal/worker/files/record';
 import { readRecords } from './records.ts';
 
 async function* once(content: string): AsyncGenerator<Buffer> {

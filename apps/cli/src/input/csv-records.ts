@@ -2,9 +2,9 @@
 // in which the text cannot be found makes the whole file unreadable; a row with too few or too many fields only itself.
 
 import { ShoalError } from '@shoal/contract';
-import { withoutCompression } from '../compression.ts';
+import { withoutCompression } from '@shoal/worker/files/compression';
 import { readCsv, type CsvRow } from './csv.ts';
-import { placeIn, type Found, type RecordOptions } from './record.ts';
+import { placeIn, type Found, type RecordOptions } from '@shoal/worker/files/record';
 
 export async function* csvRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
   const delimiter = options.delimiter ?? (/\.tsv$/i.test(withoutCompression(options.name)) ? '\t' : ',');

@@ -2,9 +2,9 @@
 // CRLF, LF or CR, a byte order mark. A row that is wrong is named and reading goes on behind it. Knows nothing of texts and
 // ids. Why it is no library: docs/decisions/command-and-setup.md#csv-is-read-by-a-reader-of-our-own
 
-import { LineEnds, MAX_LINE_BYTES, readLines, type Line } from './lines.ts';
-import type { ReadingNotes } from './reading-notes.ts';
-import { decodeLine } from './utf8.ts';
+import { LineEnds, MAX_LINE_BYTES, readLines, type Line } from '@shoal/worker/files/lines';
+import type { ReadingNotes } from '@shoal/worker/files/reading-notes';
+import { decodeLine } from '@shoal/worker/files/utf8';
 
 export interface CsvRow {
   /** The line on which the row begins. */

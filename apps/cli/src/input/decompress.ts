@@ -9,7 +9,7 @@ import {
   compressionOf,
   refuseMissingCodec,
   type Compression,
-} from '../compression.ts';
+} from '@shoal/worker/files/compression';
 import { framesOf } from './zstd-frames.ts';
 import { ShoalError } from '@shoal/contract';
 

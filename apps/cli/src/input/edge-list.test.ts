@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, test } from 'vitest';
-import { npyHeader } from '../output/npy.ts';
+import { npyHeader } from '@shoal/worker/files/npy';
 import { readEdgeList, readEdges, type EdgeListOptions } from './edge-list.ts';
 
 async function* once(content: string): AsyncGenerator<Buffer> {

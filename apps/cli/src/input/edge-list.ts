@@ -7,10 +7,10 @@ import { ShoalError } from '@shoal/contract';
 import { graphFromEdges, readNpy, type Graph } from '@shoal/similarity';
 import { readCsv, type CsvRow } from './csv.ts';
 import { openChunks, refuseBinary, unreadable } from './files.ts';
-import { readLines } from './lines.ts';
-import { ReadingNotes } from './reading-notes.ts';
-import { placeIn } from './record.ts';
-import { decodeLine } from './utf8.ts';
+import { readLines } from '@shoal/worker/files/lines';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
+import { placeIn } from '@shoal/worker/files/record';
+import { decodeLine } from '@shoal/worker/files/utf8';
 import type { Terminal } from '../terminal.ts';
 
 export interface EdgeListOptions {

@@ -8,13 +8,13 @@ import { Socket } from 'node:net';
 import { extname, resolve } from 'node:path';
 import { addAbortSignal, type Readable } from 'node:stream';
 import { ShoalError } from '@shoal/contract';
-import { compressionIn, compressionOf, withoutCompression } from '../compression.ts';
-import { readFooter, type ParquetFile, type ReadableAt } from '../parquet/footer.ts';
-import type { BadRecord, InputIdentity, RecordOptions, TextFormat, TextRecord } from './record.ts';
+import { compressionIn, compressionOf, withoutCompression } from '@shoal/worker/files/compression';
+import { readFooter, type ParquetFile, type ReadableAt } from '@shoal/worker/files/footer';
+import type { BadRecord, InputIdentity, RecordOptions, TextFormat, TextRecord } from '@shoal/worker/files/record';
 import { decompressed } from './decompress.ts';
 import { isObjectAddress } from './object-address.ts';
 import { ObjectSource, type OnAway } from './object-source.ts';
-import { parquetRecords } from './parquet-records.ts';
+import { parquetRecords } from '@shoal/worker/files/parquet-records';
 import { numbered, readRecords } from './records.ts';
 import { binaryProblem, unknownFormat } from './refuse-binary.ts';
 

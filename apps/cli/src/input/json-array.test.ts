@@ -1,6 +1,6 @@
 import { array, assert, asyncProperty, constantFrom, integer, jsonValue } from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { readArray } from './json-array.ts';
+import { readArray } from '@shoal/worker/files/json-array';
 import { readRecords } from './records.ts';
 
 async function* chunksOf(text: string, size: number): AsyncGenerator<Buffer> {

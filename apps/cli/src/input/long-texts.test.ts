@@ -3,7 +3,7 @@ import type { Tokenizer } from '@shoal/core';
 import { ShoalError } from '@shoal/contract';
 import type { EmbeddedBlock, StreamBlock } from '@shoal/client';
 import { cutLong, piecesOf, pooled, type Piece } from './long-texts.ts';
-import type { TextRecord } from './record.ts';
+import type { TextRecord } from '@shoal/worker/files/record';
 
 /** Two tokens around the words; a word of a script without spaces is one a character. */
 const tokenizer: Tokenizer = {

@@ -6,7 +6,7 @@
 import type { Tokenizer } from '@shoal/core';
 import { ShoalError } from '@shoal/contract';
 import type { EmbeddedBlock, SkippedBlock, StreamBlock } from '@shoal/client';
-import type { TextRecord } from './record.ts';
+import type { TextRecord } from '@shoal/worker/files/record';
 
 /** One row that is embedded: a whole text, or a piece of one. */
 export interface Piece {

@@ -3,9 +3,9 @@
 // not. The only reader that holds a whole document, and therefore the only one that refuses a long one.
 
 import { allPassages, embeddedText } from '../markdown/passages.ts';
-import { ReadingNotes } from './reading-notes.ts';
-import type { Found, RecordOptions } from './record.ts';
-import { decodeLine } from './utf8.ts';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
+import type { Found, RecordOptions } from '@shoal/worker/files/record';
+import { decodeLine } from '@shoal/worker/files/utf8';
 
 /** Far above any document that a person wrote; what is longer is data with a wrong name. */
 const MAX_DOCUMENT_BYTES = 16 * 1024 * 1024;

@@ -5,8 +5,8 @@
 import { ShoalError } from '@shoal/contract';
 import { S3Bucket, S3Failure, gathered, patiently, type S3Facts, type S3Place } from '@shoal/fetch/s3';
 import { objectPlace, storeReason } from '../sinks/s3.ts';
-import type { ReadableAt } from '../parquet/footer.ts';
-import type { InputIdentity } from './record.ts';
+import type { ReadableAt } from '@shoal/worker/files/footer';
+import type { InputIdentity } from '@shoal/worker/files/record';
 
 /** Told each time the store is away: what is said of it, and how long it is waited for. */
 export type OnAway = (problem: string, waitMs: number) => void;

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { openEncoder } from '../output/row-encoder.ts';
-import type { RowForm } from '../output/row-form.ts';
+import type { RowForm } from '@shoal/worker/files/row-form';
 import { hasParquetVectors, parquetVectors, type VectorColumns } from './parquet-vectors.ts';
 
 const FIXTURES = join(import.meta.dirname, '../../fixtures/parquet-vectors');

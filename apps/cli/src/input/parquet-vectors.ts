@@ -5,12 +5,12 @@
 import { open } from 'node:fs/promises';
 import { ShoalError, fromHalves } from '@shoal/contract';
 import { MODEL_KEY, modelText, soundRows, type RowBatch } from '@shoal/similarity';
-import { scaleColumn } from '../output/vector-form.ts';
-import type { ColumnValue, LeafPage } from '../parquet/column-values.ts';
-import { readFooter, type Leaf, type ParquetFile, type ReadableAt } from '../parquet/footer.ts';
-import { structsIn, textIn } from '../parquet/thrift.ts';
+import { scaleColumn } from '@shoal/worker/files/vector-form';
+import type { ColumnValue, LeafPage } from '@shoal/worker/files/column-values';
+import { readFooter, type Leaf, type ParquetFile, type ReadableAt } from '@shoal/worker/files/footer';
+import { structsIn, textIn } from '@shoal/worker/files/thrift';
 import { unreadable } from './files.ts';
-import { Values, columnsText, idColumn, idOf, kindOf, wrongColumn } from './parquet-records.ts';
+import { Values, columnsText, idColumn, idOf, kindOf, wrongColumn } from '@shoal/worker/files/parquet-records';
 
 export interface VectorColumns {
   /** Of the vectors; undefined: `embedding`, else `vector`, else the only one that is a list of floats. */
@@ -50,7 +50,7 @@ export async function* parquetVectors(
   const scale = scalesOf(parquet, leaf);
   const id = columns.withIds === false ? undefined : idColumn(parquet, columns.idField);
   const model = modelText(noteOf(parquet, MODEL_KEY));
-  const { columnPages, columnValues } = await import('../parquet/column-values.ts');
+  const { columnPages, columnValues } = await import('@shoal/worker/files/column-values');
   const file = await openIt();
   try {
     const rows = new Rows(path, leaf);

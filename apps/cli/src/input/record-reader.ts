@@ -6,8 +6,8 @@ import type { Tokenizer } from '@shoal/core';
 import { say, sayAway, type Terminal } from '../terminal.ts';
 import { readInputs, type FieldFlags, type Input, type ReadOptions } from './files.ts';
 import { untilAborted } from './until-aborted.ts';
-import { ReadingNotes, isEmptyText } from './reading-notes.ts';
-import { placeIn, type BadRecord, type PlaceUnit, type RecordId, type TextRecord } from './record.ts';
+import { ReadingNotes, isEmptyText } from '@shoal/worker/files/reading-notes';
+import { placeIn, type BadRecord, type PlaceUnit, type RecordId, type TextRecord } from '@shoal/worker/files/record';
 
 export interface RecordReaderOptions extends Omit<ReadOptions, 'stdin' | 'signal' | 'onBytes' | 'onAway' | 'notes'> {
   /** Bad records are left out, each with a note; else the first one ends the run. */

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { ReadingNotes, isEmptyText } from './reading-notes.ts';
-import type { RecordOptions, TextFormat } from './record.ts';
+import { ReadingNotes, isEmptyText } from '@shoal/worker/files/reading-notes';
+import type { RecordOptions, TextFormat } from '@shoal/worker/files/record';
 import { readRecords } from './records.ts';
 
 async function* once(bytes: Buffer): AsyncGenerator<Buffer> {

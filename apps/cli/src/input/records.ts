@@ -2,9 +2,16 @@
 // markdown-records.ts (of Parquet, which is no stream, parquet-records.ts); whether a bad one ends the run is the caller's decision. Never looks at the queue or the model.
 
 import { csvRecords } from './csv-records.ts';
-import { arrayRecords, lineRecords } from './line-records.ts';
-import type { ReadingNotes } from './reading-notes.ts';
-import { placeIn, unitOf, type BadRecord, type Found, type RecordOptions, type TextRecord } from './record.ts';
+import { arrayRecords, lineRecords } from '@shoal/worker/files/line-records';
+import type { ReadingNotes } from '@shoal/worker/files/reading-notes';
+import {
+  placeIn,
+  unitOf,
+  type BadRecord,
+  type Found,
+  type RecordOptions,
+  type TextRecord,
+} from '@shoal/worker/files/record';
 
 /**
  * Characters of a text that are kept. A model reads some hundred words; without a bound, rows in flight could fill the

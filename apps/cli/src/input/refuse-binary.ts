@@ -2,8 +2,8 @@
 // works as it stands.
 
 import { basename, extname } from 'node:path';
-import { withoutCompression } from '../compression.ts';
-import { TEXT_FORMATS } from './record.ts';
+import { withoutCompression } from '@shoal/worker/files/compression';
+import { TEXT_FORMATS } from '@shoal/worker/files/record';
 
 /** How much of a head is looked at for NUL bytes; text files have none. */
 const BINARY_BYTES = 8 * 1024;

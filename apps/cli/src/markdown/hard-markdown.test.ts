@@ -2,7 +2,7 @@
 // fuzzer, under its clock of 5 s (tools/fuzz); here only that it ends, and by what work it is bounded.
 
 import { describe, expect, test } from 'vitest';
-import { ReadingNotes } from '../input/reading-notes.ts';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
 import { HARD_MARKDOWN } from '../testing/hard-markdown.ts';
 import { parseMarkdown } from './parse-markdown.ts';
 import { allPassages, embeddedText } from './passages.ts';

@@ -3,7 +3,7 @@
 // what stands behind it may be the document.
 
 import { decodeNamedCharacterReference } from 'decode-named-character-reference';
-import type { ReadingNotes } from '../input/reading-notes.ts';
+import type { ReadingNotes } from '@shoal/worker/files/reading-notes';
 
 export type HtmlPart =
   | { readonly kind: 'text'; readonly text: string }

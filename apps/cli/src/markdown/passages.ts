@@ -1,7 +1,7 @@
 // Markdown into passages: pieces of one document between two headings, short enough for one row. Every character that
 // a reader sees is in one of them, in order; only `shoal try` asks for less.
 
-import { ReadingNotes } from '../input/reading-notes.ts';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
 import { cutText, weightOf } from './cut-text.ts';
 import { visibleBlocks, type Block } from './visible-blocks.ts';
 

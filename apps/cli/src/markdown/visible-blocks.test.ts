@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { ReadingNotes } from '../input/reading-notes.ts';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
 import { frontMatterEnd } from './front-matter.ts';
 import { visibleBlocks } from './visible-blocks.ts';
 

@@ -2,7 +2,7 @@
 // of images, no marks, no addresses. Whatever is left out is counted.
 
 import type { ListItem, PhrasingContent, RootContent, Table } from 'mdast';
-import type { ReadingNotes } from '../input/reading-notes.ts';
+import type { ReadingNotes } from '@shoal/worker/files/reading-notes';
 import { frontMatterEnd } from './front-matter.ts';
 import { htmlParts, type HtmlPart } from './html-text.ts';
 import { parseMarkdown } from './parse-markdown.ts';

@@ -4,7 +4,7 @@ import * as fc from 'fast-check';
 import { micromark } from 'micromark';
 import { gfm, gfmHtml } from 'micromark-extension-gfm';
 import { describe, expect, test } from 'vitest';
-import { ReadingNotes } from '../input/reading-notes.ts';
+import { ReadingNotes } from '@shoal/worker/files/reading-notes';
 import { weightOf } from './cut-text.ts';
 import { allPassages, embeddedText } from './passages.ts';
 

@@ -5,7 +5,7 @@ import { readVectors, type RowBatch } from '@shoal/similarity';
 import { tableFromIPC } from 'apache-arrow';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { openEncoder } from './row-encoder.ts';
-import type { Block, EncodedRows, RowEncoder, RowForm } from './row-form.ts';
+import type { Block, EncodedRows, RowEncoder, RowForm } from '@shoal/worker/files/row-form';
 import { FileWriter } from './row-writer.ts';
 import { readRunState, type RunState } from './run-state.ts';
 import { checkTarget, type FileTarget } from './target.ts';

@@ -27,8 +27,8 @@ import { Message, RecordBatch as BatchHeader } from 'apache-arrow/ipc/metadata/m
 import { VectorAssembler } from 'apache-arrow/visitor/vectorassembler';
 import { ShoalError, invariant, type OutputDtype } from '@shoal/contract';
 import { MODEL_KEY } from '@shoal/similarity/model-key';
-import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm, Written } from './row-form.ts';
-import { encodeVectors, widthOf, type VectorValues } from './vector-form.ts';
+import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm, Written } from '@shoal/worker/files/row-form';
+import { encodeVectors, widthOf, type VectorValues } from '@shoal/worker/files/vector-form';
 
 /** 1.6 MB of 384 dimensions: large enough to be read in one go, small enough that a killed run loses seconds. */
 const BATCH_ROWS = 1_024;

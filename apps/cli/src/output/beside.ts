@@ -4,11 +4,12 @@
 
 import { open, readFile, rename, rm, writeFile, type FileHandle } from 'node:fs/promises';
 import type { SkippedRecord } from '../input/record-reader.ts';
-import type { RecordId } from '../input/record.ts';
-import { NPY_HEADER_BYTES, npyHeader, npyRows } from './npy.ts';
-import type { Block, RowForm } from './row-form.ts';
-import { writeFailure, type FileTarget } from './target.ts';
-import { encodeVectors } from './vector-form.ts';
+import type { RecordId } from '@shoal/worker/files/record';
+import { NPY_HEADER_BYTES, npyHeader, npyRows } from '@shoal/worker/files/npy';
+import type { Block, RowForm } from '@shoal/worker/files/row-form';
+import { writeFailure } from '@shoal/worker/files/write-failure';
+import type { FileTarget } from './target.ts';
+import { encodeVectors } from '@shoal/worker/files/vector-form';
 
 /** One id a line, as JSON, in the order of the rows; null for a row without one. */
 export function idsPath({ path }: Pick<FileTarget, 'path'>): string {

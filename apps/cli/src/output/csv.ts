@@ -2,7 +2,7 @@
 // list, which DuckDB casts (embedding::FLOAT[]) and json.loads reads.
 
 import { numbersOf, type RowOfLine } from './jsonl.ts';
-import type { RowForm } from './row-form.ts';
+import type { RowForm } from '@shoal/worker/files/row-form';
 
 /** The first line, with its end. */
 export function csvHeader({ hasIds, withText, dtype }: RowForm): string {

@@ -3,9 +3,9 @@
 // more.
 
 import { fromHalves, type OutputDtype } from '@shoal/contract';
-import type { RecordId } from '../input/record.ts';
-import type { RowForm } from './row-form.ts';
-import type { VectorValues } from './vector-form.ts';
+import type { RecordId } from '@shoal/worker/files/record';
+import type { RowForm } from '@shoal/worker/files/row-form';
+import type { VectorValues } from '@shoal/worker/files/vector-form';
 
 /** What a line is made of. */
 export interface RowOfLine {

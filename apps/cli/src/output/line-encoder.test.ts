@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { decompressed } from '../input/decompress.ts';
 import { readCsv } from '../input/csv.ts';
 import { openEncoder } from './row-encoder.ts';
-import type { Block, EncodedRows, RowForm } from './row-form.ts';
+import type { Block, EncodedRows, RowForm } from '@shoal/worker/files/row-form';
 
 const FORM: RowForm = { format: 'csv', dims: 3, hasIds: true, withText: true };
 const texts = ['plain', 'a "quote", and a comma', 'two\nlines', '', ' space '];

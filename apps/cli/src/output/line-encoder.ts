@@ -3,11 +3,11 @@
 // goes on behind the last whole one, and writes the bytes that a quiet one writes.
 
 import zlib from 'node:zlib';
-import type { Compression } from '../compression.ts';
+import type { Compression } from '@shoal/worker/files/compression';
 import { csvHeader, csvRow } from './csv.ts';
 import { jsonlRow } from './jsonl.ts';
-import type { Block, EncodedRows, RowEncoder, RowForm } from './row-form.ts';
-import { encodeVectors } from './vector-form.ts';
+import type { Block, EncodedRows, RowEncoder, RowForm } from '@shoal/worker/files/row-form';
+import { encodeVectors } from '@shoal/worker/files/vector-form';
 
 /** Of lines in a member: 4 MB are some 900 rows of 384 dimensions, which a killed run computes again at most. */
 const MEMBER_BYTES = 4 * 1024 * 1024;

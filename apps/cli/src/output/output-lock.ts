@@ -10,7 +10,8 @@ import { hostname } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError } from '@shoal/contract';
 import { isInSight, placeOfPids } from '@shoal/fetch/process-identity';
-import { writeFailure, type Target } from './target.ts';
+import { writeFailure } from '@shoal/worker/files/write-failure';
+import type { Target } from './target.ts';
 
 /** A living run touches its claim this often, so that one that is three times as old belongs to nobody. */
 const HEARTBEAT_MS = 5_000;

@@ -7,7 +7,8 @@ import { dirname } from 'node:path';
 import { ShoalError, invariant } from '@shoal/contract';
 import { hiddenLists } from './beside.ts';
 import { CHECKPOINT_MS, writeRunState, type RunState } from './run-state.ts';
-import { writeFailure, type FileTarget } from './target.ts';
+import { writeFailure } from '@shoal/worker/files/write-failure';
+import type { FileTarget } from './target.ts';
 
 /** What grows with the rows and has to be on the disk before they count. */
 interface Beside {

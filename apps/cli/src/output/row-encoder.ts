@@ -3,9 +3,9 @@
 // and resuming.
 
 import { lineEncoder } from './line-encoder.ts';
-import { npyHeader, npyRows } from './npy.ts';
-import type { RowEncoder, RowForm, Written } from './row-form.ts';
-import { encodeVectors, widthOf } from './vector-form.ts';
+import { npyHeader, npyRows } from '@shoal/worker/files/npy';
+import type { RowEncoder, RowForm, Written } from '@shoal/worker/files/row-form';
+import { encodeVectors, widthOf } from '@shoal/worker/files/vector-form';
 
 /** `written`: a file of this form that is gone on with; `position`: good records that are done with before a new one. */
 export async function openEncoder(form: RowForm, written?: Written, position = 0): Promise<RowEncoder> {
@@ -21,8 +21,13 @@ export async function openEncoder(form: RowForm, written?: Written, position = 0
     }
     case 'parquet': {
       if (form.carried !== undefined)
-        return (await import('./carried-rows.ts')).CarriedEncoder.open(form, form.carried, written, position);
-      return (await import('./parquet-rows.ts')).ParquetEncoder.open(form, written);
+        return (await import('@shoal/worker/files/carried-rows')).CarriedEncoder.open(
+          form,
+          form.carried,
+          written,
+          position,
+        );
+      return (await import('@shoal/worker/files/parquet-rows')).ParquetEncoder.open(form, written);
     }
   }
 }

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { openEncoder } from './row-encoder.ts';
-import type { Block, RowForm } from './row-form.ts';
+import type { Block, RowForm } from '@shoal/worker/files/row-form';
 import { FileWriter, StreamWriter, type FileWriterOptions } from './row-writer.ts';
 import { readRunState, type RunState } from './run-state.ts';
 import { checkTarget, existingShards, indexPath, shardTarget, type FileTarget } from './target.ts';

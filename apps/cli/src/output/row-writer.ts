@@ -9,10 +9,11 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { RowLists, SkippedList, hiddenLists, idsPath, scalesPath } from './beside.ts';
 import { PartialFile, removeLeftovers } from './partial-file.ts';
 import { openEncoder } from './row-encoder.ts';
-import { carriedShards } from './carried-columns.ts';
-import type { Block, CarriedShard, RowEncoder, RowForm } from './row-form.ts';
+import { carriedShards } from '@shoal/worker/files/carried-columns';
+import type { Block, CarriedShard, RowEncoder, RowForm } from '@shoal/worker/files/row-form';
 import type { RunState } from './run-state.ts';
-import { existingShards, extensionOf, indexPath, shardTarget, writeFailure, type FileTarget } from './target.ts';
+import { writeFailure } from '@shoal/worker/files/write-failure';
+import { existingShards, extensionOf, indexPath, shardTarget, type FileTarget } from './target.ts';
 
 export interface RowWriter {
   /** Resolves when the rows are taken; a slow target slows the run down. */

@@ -3,7 +3,7 @@
 
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { isObjectAddress } from '../input/object-address.ts';
-import type { InputIdentity } from '../input/record.ts';
+import type { InputIdentity } from '@shoal/worker/files/record';
 
 /** Everything that decides what the rows are. */
 export interface RunRequest {

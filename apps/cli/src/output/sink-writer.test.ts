@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { MemoryStore } from '../testing/memory-sink.ts';
 import { SINK_FORM, sinkConformance, sinkRow } from '../testing/sink-conformance.ts';
 import { SkippedList } from './beside.ts';
-import type { Block } from './row-form.ts';
+import type { Block } from '@shoal/worker/files/row-form';
 import { readRunState, type RunState } from './run-state.ts';
 import { SinkWriter, type SinkWriterOptions } from './sink-writer.ts';
 import type { FileTarget } from './target.ts';

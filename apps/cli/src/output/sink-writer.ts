@@ -7,7 +7,7 @@ import { ShoalError } from '@shoal/contract';
 import { SinkAway, type Sink, type SinkCounts, type SinkForm, type SinkPlace, type SinkRow } from '../sinks/sink.ts';
 import type { SkippedList } from './beside.ts';
 import { removeLeftovers } from './partial-file.ts';
-import type { Block } from './row-form.ts';
+import type { Block } from '@shoal/worker/files/row-form';
 import type { Abandoned, RowWriter } from './row-writer.ts';
 import { CHECKPOINT_MS, writeRunState, type RunState } from './run-state.ts';
 import type { FileTarget } from './target.ts';

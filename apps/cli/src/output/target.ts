@@ -6,14 +6,18 @@ import { constants } from 'node:fs';
 import { access, readdir, realpath, stat } from 'node:fs/promises';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
-import { compressionOf, refuseMissingCodec, withoutCompression, type Compression } from '../compression.ts';
+import {
+  compressionOf,
+  refuseMissingCodec,
+  withoutCompression,
+  type Compression,
+} from '@shoal/worker/files/compression';
 import type { Input } from '../input/files.ts';
 import { isObjectAddress } from '../input/object-address.ts';
 import type { S3Place } from '@shoal/fetch/s3';
+import type { OutputFormat } from '@shoal/worker/files/row-form';
+import { writeFailure } from '@shoal/worker/files/write-failure';
 import type { SinkPlace } from '../sinks/sink.ts';
-
-export const OUTPUT_FORMATS = ['jsonl', 'csv', 'npy', 'arrow', 'parquet'] as const;
-export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
 
 export type Target =
   | { readonly kind: 'stdout' }
@@ -159,27 +163,6 @@ export function extensionOf(path: string): string {
 
 function withoutExtension(path: string): string {
   return path.slice(0, path.length - extensionOf(path).length);
-}
-
-const DISK_FULL = 'the disk is full; free some space or write elsewhere, and run the command again';
-const NOT_ALLOWED = 'this user may not write there';
-/** Causes of failed writes for a person, by the code of the operating system. */
-const WRITE_FAILURES: ReadonlyMap<string, string> = new Map([
-  ['ENOSPC', DISK_FULL],
-  ['EDQUOT', DISK_FULL],
-  ['EFBIG', 'the file would become larger than this user or file system allows (ulimit -f)'],
-  ['EACCES', NOT_ALLOWED],
-  ['EPERM', NOT_ALLOWED],
-  ['EROFS', 'the file system is read-only'],
-  ['ENAMETOOLONG', 'its name is too long for a temporary file beside it'],
-]);
-
-/** What the operating system says of a failed write, as one sentence for a person. */
-export function writeFailure(name: string, error: unknown): ShoalError<'FILE_UNWRITABLE'> {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  const known = typeof code === 'string' ? WRITE_FAILURES.get(code) : undefined;
-  const reason = known ?? (error instanceof Error ? error.message : String(error));
-  return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: ${reason}`, { file: name }, error);
 }
 
 function isStdout(output: string): boolean {

@@ -11,7 +11,7 @@ import { ShoalError, invariant } from '@shoal/contract';
 import type { RowBatch } from '@shoal/similarity';
 import { SkippedList, hiddenLists, skippedPath } from '../output/beside.ts';
 import { leftovers } from '../output/earlier-run.ts';
-import { NPY_HEADER_BYTES } from '../output/npy.ts';
+import { NPY_HEADER_BYTES } from '@shoal/worker/files/npy';
 import { withOutputLock } from '../output/output-lock.ts';
 import { removeLeftovers } from '../output/partial-file.ts';
 import { FileWriter, type Abandoned } from '../output/row-writer.ts';

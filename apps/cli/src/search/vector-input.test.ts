@@ -4,7 +4,7 @@
 import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { npyHeader, npyRows } from '../output/npy.ts';
+import { npyHeader, npyRows } from '@shoal/worker/files/npy';
 import { runInside } from '../testing/command-here.ts';
 import { S3BehindWay } from '../testing/s3-behind-way.ts';
 import { Sandbox } from '../testing/shoal-process.ts';

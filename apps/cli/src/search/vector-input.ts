@@ -10,11 +10,11 @@ import { pipeline } from 'node:stream/promises';
 import { ShoalError } from '@shoal/contract';
 import { readVectors, vectorFileCure, vectorFormat, type RowBatch, type VectorFileOptions } from '@shoal/similarity';
 import type { BuildFlags } from '../commands/collections.ts';
-import { readLines } from '../input/lines.ts';
+import { readLines } from '@shoal/worker/files/lines';
 import { isObjectAddress } from '../input/object-address.ts';
 import { ObjectSource } from '../input/object-source.ts';
 import { hasParquetVectors, parquetVectors, type VectorColumns } from '../input/parquet-vectors.ts';
-import { decodeLine } from '../input/utf8.ts';
+import { decodeLine } from '@shoal/worker/files/utf8';
 import { sayAway, type Terminal } from '../terminal.ts';
 
 /** The rows of all files, one after the other. */

@@ -4,7 +4,7 @@
 import type { Client } from 'pg';
 import { ShoalError, type OutputDtype } from '@shoal/contract';
 import { shortestDecimal } from '../output/jsonl.ts';
-import { encodeVectors } from '../output/vector-form.ts';
+import { encodeVectors } from '@shoal/worker/files/vector-form';
 import { newClient } from './pg-client.ts';
 import { SinkAway, type Sink, type SinkCounts, type SinkForm, type SinkPlace, type SinkRow } from './sink.ts';
 

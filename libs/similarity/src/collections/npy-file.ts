@@ -1,5 +1,5 @@
 // NumPy's .npy, read: a few rows at a time, numbers of every usual type, in either order. What it holds is decided by
-// its header, which must be whole, and by its size, which must fit. Writing is the CLI's (apps/cli/src/output/npy.ts).
+// its header, which must be whole, and by its size, which must fit. Writing is the CLI's (libs/worker/src/files/npy.ts).
 // https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 import { open, type FileHandle } from 'node:fs/promises';

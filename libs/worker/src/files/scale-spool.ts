@@ -4,7 +4,7 @@
 
 import { open } from 'node:fs/promises';
 import { ShoalError } from '@shoal/contract';
-import { writeFailure } from './target.ts';
+import { writeFailure } from './write-failure.ts';
 
 /** In the place of a row without a vector. */
 const NONE = NaN;

@@ -2,8 +2,8 @@
 // each is held at a time. What the other columns are nobody looks at here.
 
 import { ShoalError } from '@shoal/contract';
-import type { Leaf, ParquetFile, ReadableAt } from '../parquet/footer.ts';
-import type { ColumnValue } from '../parquet/column-values.ts';
+import type { Leaf, ParquetFile, ReadableAt } from './footer.ts';
+import type { ColumnValue } from './column-values.ts';
 import type { Found, RecordId, RecordOptions } from './record.ts';
 import { decodeUtf8 } from './utf8.ts';
 
@@ -16,7 +16,7 @@ export async function* parquetRecords(
 ): AsyncGenerator<Found> {
   const text = textColumn(parquet, textField);
   const id = idColumn(parquet, idField);
-  const { columnValues } = await import('../parquet/column-values.ts');
+  const { columnValues } = await import('./column-values.ts');
   const file = await open();
   try {
     let line = 0;

@@ -6,7 +6,7 @@
 import { Field, Float16, Float32, Int8, List, Schema, Uint8, type TypeMap } from 'apache-arrow';
 import { Message } from 'apache-arrow/ipc/metadata/message';
 import type { OutputDtype } from '@shoal/contract';
-import { scaleColumn } from '../output/vector-form.ts';
+import { scaleColumn } from './vector-form.ts';
 
 /** Under which name Arrow's writers keep it, in base64. */
 export const ARROW_SCHEMA = 'ARROW:schema';

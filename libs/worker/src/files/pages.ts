@@ -3,8 +3,8 @@
 // https://github.com/apache/parquet-format
 
 import zlib from 'node:zlib';
-import { npyRows } from '../output/npy.ts';
-import type { VectorValues } from '../output/vector-form.ts';
+import { npyRows } from './npy.ts';
+import type { VectorValues } from './vector-form.ts';
 import type { OutputDtype } from '@shoal/contract';
 import { REPETITION, PHYSICAL, type Physical } from './footer.ts';
 import {

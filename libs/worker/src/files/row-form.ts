@@ -1,10 +1,12 @@
 // What goes into an encoder of rows, what comes out, and what a file of rows is made of.
 
 import type { OutputDtype } from '@shoal/contract';
-import type { Compression } from '../compression.ts';
-import type { TextRecord } from '../input/record.ts';
-import type { ParquetFile, ReadableAt } from '../parquet/footer.ts';
-import type { OutputFormat } from './target.ts';
+import type { Compression } from './compression.ts';
+import type { TextRecord } from './record.ts';
+import type { ParquetFile, ReadableAt } from './footer.ts';
+
+export const OUTPUT_FORMATS = ['jsonl', 'csv', 'npy', 'arrow', 'parquet'] as const;
+export type OutputFormat = (typeof OUTPUT_FORMATS)[number];
 
 /** Consecutive rows: `vectors` is rows × dims, row-major, one vector for each record. */
 export interface Block {

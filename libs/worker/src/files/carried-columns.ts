@@ -1,8 +1,8 @@
 // Whether the columns of some Parquet files can go along into one file, or into several, asked before anything is started.
 
 import { ShoalError, type OutputDtype } from '@shoal/contract';
-import type { ParquetFile } from '../parquet/footer.ts';
-import { writeStruct } from '../parquet/thrift.ts';
+import type { ParquetFile } from './footer.ts';
+import { writeStruct } from './thrift.ts';
 import type { CarriedFile, CarriedGroup, CarriedShard } from './row-form.ts';
 import { scaleColumn } from './vector-form.ts';
 

@@ -3,7 +3,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import { MODEL_KEY } from '@shoal/similarity/model-key';
-import { MAGIC } from '../parquet/footer.ts';
+import { MAGIC } from './footer.ts';
 import {
   HEADER_BYTES,
   chunkStruct,
@@ -17,8 +17,8 @@ import {
   type OwnChunk,
   type OwnColumn,
   type Page,
-} from '../parquet/pages.ts';
-import { TYPE, ThriftProblem, i32, i64, list, text, type Struct } from '../parquet/thrift.ts';
+} from './pages.ts';
+import { TYPE, ThriftProblem, i32, i64, list, text, type Struct } from './thrift.ts';
 import type { Block, EncodedRows, ReadAt, RowEncoder, RowForm, Written } from './row-form.ts';
 import { encodeVectors, scaleColumn } from './vector-form.ts';
 

@@ -7,8 +7,8 @@
 
 import { invariant } from '@shoal/contract';
 import { MODEL_KEY } from '@shoal/similarity/model-key';
-import { ARROW_SCHEMA, withVectorColumn } from '../parquet/arrow-schema.ts';
-import { MAGIC, readAt, refused } from '../parquet/footer.ts';
+import { ARROW_SCHEMA, withVectorColumn } from './arrow-schema.ts';
+import { MAGIC, readAt, refused } from './footer.ts';
 import {
   chunkStruct,
   flatColumn,
@@ -18,7 +18,7 @@ import {
   vectorPage,
   type OwnChunk,
   type OwnColumn,
-} from '../parquet/pages.ts';
+} from './pages.ts';
 import {
   TYPE,
   i32,
@@ -32,7 +32,7 @@ import {
   textIn,
   type Field,
   type Struct,
-} from '../parquet/thrift.ts';
+} from './thrift.ts';
 import { carriedGroups } from './carried-columns.ts';
 import { damagedParquet, keyValue, ownPageAt } from './parquet-rows.ts';
 import type {

@@ -1,0 +1,24 @@
+// Why a file could not be written, for a person.
+
+import { ShoalError } from '@shoal/contract';
+
+const DISK_FULL = 'the disk is full; free some space or write elsewhere, and run the command again';
+const NOT_ALLOWED = 'this user may not write there';
+/** Causes of failed writes for a person, by the code of the operating system. */
+const WRITE_FAILURES: ReadonlyMap<string, string> = new Map([
+  ['ENOSPC', DISK_FULL],
+  ['EDQUOT', DISK_FULL],
+  ['EFBIG', 'the file would become larger than this user or file system allows (ulimit -f)'],
+  ['EACCES', NOT_ALLOWED],
+  ['EPERM', NOT_ALLOWED],
+  ['EROFS', 'the file system is read-only'],
+  ['ENAMETOOLONG', 'its name is too long for a temporary file beside it'],
+]);
+
+/** What the operating system says of a failed write, as one sentence for a person. */
+export function writeFailure(name: string, error: unknown): ShoalError<'FILE_UNWRITABLE'> {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  const known = typeof code === 'string' ? WRITE_FAILURES.get(code) : undefined;
+  const reason = known ?? (error instanceof Error ? error.message : String(error));
+  return new ShoalError('FILE_UNWRITABLE', `cannot write ${name}: ${reason}`, { file: name }, error);
+}
