@@ -39,6 +39,9 @@ const RETRY: Backoff = { firstMs: 50, mostMs: 2_000 };
 /** A peer that does not answer a goodbye in this time is left without one. */
 const GOODBYE_MS = 500;
 
+/** A Sentinel that has not said by then who is master is passed over: one that hangs would be waited for for ever. */
+const SENTINEL_ANSWER_MS = 2_000;
+
 /** So much is on its way at once: the server has work while more of it is made. */
 const MOST_JOINED_BYTES = 262_144;
 
@@ -72,6 +75,13 @@ class CorkedRedis extends Redis {
     return command.promise;
   }
 
+  /** To leave a server for another is no goodbye: ioredis would end for good while it asks where to connect (6.0.0). */
+  override disconnect(reconnect = false): void {
+    const socket: unknown = Reflect.get(this, 'stream');
+    const isAsking = this.status === 'connecting' && !(socket instanceof Socket && !socket.destroyed);
+    if (!(reconnect && isAsking)) super.disconnect(reconnect);
+  }
+
   private join(socket: Socket): void {
     this.isJoining = true;
     socket.cork();
@@ -100,6 +110,7 @@ export function openConnection(options: ConnectionOptions): Redis {
     connectionName: options.name,
     disconnectTimeout: GOODBYE_MS,
     socketTimeout: DEAF_MS,
+    sentinelCommandTimeout: SENTINEL_ANSWER_MS,
     maxRetriesPerRequest: null, // BullMQ demands it; and a command that waits is what every caller here wants
     retryStrategy: (times) => backoffMs(times - 1, RETRY),
   };

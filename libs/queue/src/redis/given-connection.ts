@@ -5,6 +5,8 @@
 import { ShoalError } from '@shoal/contract';
 import { redactUrl } from '@shoal/core';
 import type { RedisOptions } from 'ioredis';
+import { WatchingSentinelConnector } from './sentinel-connector.ts';
+import { LEAVES_SUCCEEDED } from './server-address.ts';
 
 /** An ioredis connection, of any version that has `options`, or such options. */
 export type GivenConnection = object;
@@ -46,7 +48,10 @@ export function givenOptions(given: GivenConnection): RedisOptions {
         'without, and prefix for keys of your own',
     );
   const known = TAKEN.filter((name) => options[name] !== undefined && options[name] !== null);
-  return Object.fromEntries(known.map((name) => [name, options[name]]));
+  const taken = Object.fromEntries(known.map((name) => [name, options[name]]));
+  return Array.isArray(options['sentinels'])
+    ? { ...taken, ...LEAVES_SUCCEEDED, Connector: WatchingSentinelConnector }
+    : taken;
 }
 
 /** The server in messages, as a URL; never with a password. */

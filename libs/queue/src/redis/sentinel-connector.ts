@@ -46,7 +46,7 @@ export class WatchingSentinelConnector extends SentinelConnector {
   }
 
   #watch({ host = 'localhost', port = 26_379 }: Partial<SentinelAddress>): Redis {
-    const { sentinelUsername: username, sentinelPassword: password, name } = this.options;
+    const { sentinelUsername: username, sentinelPassword: password, sentinelTLS: tls, name } = this.options;
     const options: RedisOptions & { replyMapping: 'legacy' } = {
       host,
       port,
@@ -59,13 +59,15 @@ export class WatchingSentinelConnector extends SentinelConnector {
     };
     if (username) options.username = username;
     if (password) options.password = password;
+    if (tls) options.tls = tls;
     const watcher = new Redis(options);
     watcher.on('error', () => undefined); // the others go on telling
     askNowAndThen(watcher);
     watcher.on('ready', () => void watcher.subscribe(CHANNEL).catch(() => undefined));
-    // "<master name> <old host> <old port> <new host> <new port>"
+    // "<master name> <old host> <old port> <new host> <new port>". One that is not watched any more may have been slow to
+    // say it: what is looked for then is the new master, and ioredis would take `disconnect` for the end of it.
     watcher.on('message', (_channel: string, text: string) => {
-      if (text.startsWith(`${name} `)) this.disconnect();
+      if (text.startsWith(`${name} `) && this.#watchers.includes(watcher)) this.disconnect();
     });
     return watcher;
   }

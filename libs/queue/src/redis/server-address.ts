@@ -17,8 +17,10 @@ import { slotOwnerConnector, type Node } from './slot-owner-connector.ts';
 import { PASSWORD_FILE, withPasswordFile } from './password-file.ts';
 import { TLS_PARAMETERS, tlsOptions } from './tls.ts';
 
-/** What makes a connection leave a server that can no longer be written to and look for the one that can. */
-const SUCCEEDED = /^(READONLY|NOREPLICAS|MOVED)\b/;
+/** Leaves a server that can no longer be written to and looks for the one that can. */
+export const LEAVES_SUCCEEDED = {
+  reconnectOnError: (error: Error) => /^(READONLY|NOREPLICAS|MOVED)\b/.test(error.message),
+} as const satisfies RedisOptions;
 
 /**
  * Where to connect, as ioredis wants it. `prefix` is the hash tag whose slot decides on the node of a cluster, `pool`
@@ -42,7 +44,7 @@ export function addressOf(
   const common = {
     ...withPasswordFile(credentialsOf(...(credentials.split(/:(.*)/s) as [string, string?])), parameters),
     ...(scheme === 'rediss' ? { tls: tlsOptions(parameters) } : {}),
-    reconnectOnError: (error: Error) => SUCCEEDED.test(error.message),
+    ...LEAVES_SUCCEEDED,
   };
   if (kind === 'cluster') return { ...common, Connector: slotOwnerConnector(nodes, prefix, pool) };
   if (path === '')
