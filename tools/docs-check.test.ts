@@ -68,6 +68,12 @@ test('a path in code marks that is gone is found; patterns and what stands in a 
   expect(checkPages(folder, ['a.md'])).toEqual(['a.md:1: there is no tools/gone.sh']);
 });
 
+test('a row of a table with more cells than its head is found, where a "|" stands in code marks', () => {
+  const rows = ['| a | b |', '| --- | --- |', '| `x\\|y` | 1 |', '| `x|y` | 1 |', '', '| one |', '| --- |', '| 1 |'];
+  const found = ['page.md:4: 3 cells below a head of 2: write a "|" inside of one as \\|'];
+  expect(checkPages(folderWith({ 'page.md': rows.join('\n') }), ['page.md'])).toEqual(found);
+});
+
 test('anchors are those of GitHub: signs left out, a number where a heading comes again', () => {
   expect([...anchorsOf('# Nothing large, through a script\n## `x` & [y](z.md)\n## Same\n### Same')]).toEqual([
     'nothing-large-through-a-script',

@@ -1,7 +1,7 @@
 // Looks at the pages for what nobody notices by reading them: links and anchors that lead nowhere, paths that are gone,
-// decisions that do not say all they should, pages that grew beyond what they promise, and measured figures that no row of
-// bench/results backs (docs-figures.ts). It reads Markdown as GitHub shows it, and changes nothing. Run by tools/docs-check.test.ts, and by hand: `node
-// tools/docs-check.ts`.
+// rows of tables that lose what they say, decisions that do not say all they should, pages that grew beyond what they
+// promise, and measured figures that no row of bench/results backs (docs-figures.ts). It reads Markdown as GitHub shows
+// it, and changes nothing. Run by tools/docs-check.test.ts, and by hand: `node tools/docs-check.ts`.
 
 import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
@@ -52,7 +52,7 @@ function listed(root: string, patterns: readonly string[]): string[] {
 export function checkPages(root: string, pages: readonly string[]): string[] {
   return pages.flatMap((page) =>
     paragraphsOf(readFileSync(join(root, page), 'utf8')).flatMap(({ number, text }) =>
-      [...wrongLinks(root, page, text), ...gonePaths(root, text)].map(
+      [...wrongLinks(root, page, text), ...gonePaths(root, text), ...wrongRows(text)].map(
         ({ at, problem }) => `${page}:${number + linesIn(text.slice(0, at))}: ${problem}`,
       ),
     ),
@@ -214,6 +214,22 @@ function gonePaths(root: string, text: string): Finding[] {
       .filter((path) => !existsSync(join(root, path)))
       .map((path) => ({ at: index, problem: `there is no ${path}` })),
   );
+}
+
+/** Rows of a table that have other cells than its head: a "|" ends a cell within code marks too, and more are dropped. */
+function wrongRows(text: string): Finding[] {
+  const rows = [...text.matchAll(/^\|.*\|$/gm)];
+  const [head] = rows;
+  return rows
+    .filter(([row]) => cellsIn(row) !== cellsIn(head![0]))
+    .map(({ index, 0: row }) => ({
+      at: index,
+      problem: `${cellsIn(row)} cells below a head of ${cellsIn(head![0])}: write a "|" inside of one as \\|`,
+    }));
+}
+
+function cellsIn(row: string): number {
+  return row.replaceAll('\\|', '').split('|').length - 2;
 }
 
 function paragraphsOf(markdown: string): Paragraph[] {

@@ -138,7 +138,7 @@ function userProblems(files: InfraFiles): string[] {
   const page = textOf(files, 'docs/security.md');
   for (const line of acl.split('\n').filter((each) => /^user \w+ reset on/.test(each))) {
     const [, user, rights] = /^user (\w+) reset on #@\w+@ (.*)$/.exec(line) ?? [];
-    if (!page.includes(`| \`${user}\` | \`${rights}\` |`))
+    if (!page.includes(`| \`${user}\` | \`${rights!.replaceAll('|', '\\|')}\` |`))
       problems.push(`docs/security.md: the user ${user} of users.acl.in, with just these rights, is not on the page`);
   }
   return problems;
