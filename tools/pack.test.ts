@@ -113,7 +113,13 @@ for (const more of [{ model: 'minilm' }, { model, tokenizer: await openTokenizer
 }
 `;
 
+const BUCKET = `import { ShoalClient } from '@shoal/client';
+const options = { redisUrl: process.env.REDIS_URL, model: 'minilm', payloadServers: 's3://bucket/prefix' };
+await ShoalClient.connect(options).catch(({ code, message }) => console.log(code, message));
+`;
+
 function writePrograms(): void {
+  writeFileSync(join(app, 'bucket.mjs'), BUCKET);
   writeFileSync(join(app, 'embed.mjs'), `import { ShoalClient } from '@shoal/client';\n${EMBED}`);
   const required = "const { ShoalClient } = require('@shoal/client');";
   writeFileSync(join(app, 'embed.cjs'), `${required}\n(async () => {\n${EMBED}})();\n`);
@@ -183,10 +189,12 @@ describe('what is in the packages', () => {
     expect(
       files.filter((path) => /core\/dist\/(?:claimer|budget|similarity|sim)\/|libs\/(?:worker|inference)/.test(path)),
     ).toEqual([]);
-    const { dependencies } = JSON.parse(readFileSync(join(client.folder, 'package.json'), 'utf8')) as {
-      readonly dependencies: object;
-    };
-    expect(Object.keys(dependencies)).toEqual(['bullmq', 'ioredis', 'zod']);
+    const { dependencies, peerDependencies, peerDependenciesMeta } = JSON.parse(
+      readFileSync(join(client.folder, 'package.json'), 'utf8'),
+    ) as Readonly<Record<string, object>>;
+    expect(Object.keys(dependencies!)).toEqual(['bullmq', 'ioredis', 'zod']);
+    expect(Object.keys(peerDependencies!)).toEqual(['@aws-sdk/client-s3']);
+    expect(peerDependenciesMeta).toEqual({ '@aws-sdk/client-s3': { optional: true } });
     expect(files.length).toBeLessThan(300);
   });
 
@@ -208,6 +216,11 @@ describe('the client, installed in an empty folder', () => {
 
   test.each(['embed.mjs', 'embed.cjs'])('embeds through a worker: %s', (program) => {
     expect(runs(node, program)).toBe('768 384\n768 384\n');
+  });
+
+  test('brings no S3 client, and says what to install where a bucket is named', () => {
+    expect(existsSync(join(app, 'node_modules/@aws-sdk'))).toBe(false);
+    expect(runs(node, 'bucket.mjs')).toMatch(/^CONFIG_INVALID .*npm install @aws-sdk\/client-s3@3\n$/);
   });
 
   test.each([

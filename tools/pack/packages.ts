@@ -33,6 +33,8 @@ const RUNTIME_PLATFORMS = [
 ] as const;
 /** Loaded when it is asked for (`--ann`); where its own build fails, everything else is there. */
 const OPTIONAL = new Set(['usearch']);
+/** Of the client: who names a bucket installs it, and everybody else is spared its 22 MB. Later versions do as well. */
+const PEERS = new Set(['@aws-sdk/client-s3']);
 
 /**
  * `@shoal/client/models`, for producers that tokenize by themselves: in the workspace libraries of their own, which are
@@ -59,6 +61,7 @@ export function packClient({ project, out }: PackOptions): PackedPackage {
   const models = 'libs/client/dist/models';
   tree.addText(`${models}.js`, MODELS, 'js');
   tree.addText(`${models}.d.ts`, MODELS, 'types');
+  const { own, special } = split(exactVersions(project, tree.dependencies), PEERS);
   const manifest = {
     ...about('@shoal/client', version, 'Vectors, similarity and reranking from Shoal’s workers, over Redis or Valkey'),
     type: 'module',
@@ -70,7 +73,9 @@ export function packClient({ project, out }: PackOptions): PackedPackage {
       './models': { types: `./${models}.d.ts`, default: `./${models}.js` },
       './package.json': './package.json',
     },
-    dependencies: exactVersions(project, tree.dependencies),
+    dependencies: own,
+    peerDependencies: Object.fromEntries(Object.entries(special).map(([name, exact]) => [name, `^${exact}`])),
+    peerDependenciesMeta: Object.fromEntries(Object.keys(special).map((name) => [name, { optional: true }])),
   };
   return put(out, manifest, [...tree.files, ...beside(project, 'client.md')]);
 }
@@ -80,7 +85,7 @@ export function packShoal({ project, out }: PackOptions): PackedPackage {
   const { version } = readJson(join(project, 'package.json')) as { readonly version: string };
   const tree = new PackedTree(project);
   for (const app of APPS) tree.add(`apps/${app}/dist/main.js`, 'js');
-  const { own, optional } = split(exactVersions(project, tree.dependencies));
+  const { own, special } = split(exactVersions(project, tree.dependencies), OPTIONAL);
   const runtime = runtimeVersion(project);
   const manifest = {
     ...about('shoal', version, 'Embedding and similarity jobs on BullMQ, batched to fit the GPU they run on'),
@@ -89,7 +94,7 @@ export function packShoal({ project, out }: PackOptions): PackedPackage {
     exports: { './package.json': './package.json' },
     dependencies: own,
     optionalDependencies: {
-      ...optional,
+      ...special,
       '@shoal/native-linux-x64-gnu': version,
       '@shoal/cuda-linux-x64': version,
       ...Object.fromEntries(RUNTIME_PLATFORMS.map(([os, cpu]) => [`@shoal/onnxruntime-${os}-${cpu}`, runtime])),
@@ -199,11 +204,14 @@ function exactVersions(project: string, names: ReadonlySet<string>): Readonly<Re
   );
 }
 
-function split(all: Readonly<Record<string, string>>): { readonly own: Json; readonly optional: Json } {
+function split(
+  all: Readonly<Record<string, string>>,
+  special: ReadonlySet<string>,
+): { readonly own: Readonly<Record<string, string>>; readonly special: Readonly<Record<string, string>> } {
   const entries = Object.entries(all);
   return {
-    own: Object.fromEntries(entries.filter(([name]) => !OPTIONAL.has(name))),
-    optional: Object.fromEntries(entries.filter(([name]) => OPTIONAL.has(name))),
+    own: Object.fromEntries(entries.filter(([name]) => !special.has(name))),
+    special: Object.fromEntries(entries.filter(([name]) => special.has(name))),
   };
 }
 

@@ -3,7 +3,8 @@
 // wait, whether somebody else was first, or whether nothing is there; what that means is the caller's business.
 
 import { setTimeout as wait } from 'node:timers/promises';
-import type { S3Client } from '@aws-sdk/client-s3';
+import type { LifecycleRule, S3Client } from '@aws-sdk/client-s3';
+import { ShoalError } from '@shoal/contract';
 
 type Sdk = typeof import('@aws-sdk/client-s3');
 
@@ -33,6 +34,8 @@ export interface S3Facts {
 
 export interface S3Bytes {
   readonly version: string;
+  /** How many are to come. */
+  readonly bytes: number;
   readonly pieces: AsyncIterable<Uint8Array>;
 }
 
@@ -41,6 +44,15 @@ export async function gathered(pieces: AsyncIterable<Uint8Array>): Promise<Buffe
   const all: Uint8Array[] = [];
   for await (const piece of pieces) all.push(piece);
   return Buffer.concat(all);
+}
+
+/** A rule of the bucket by which it deletes objects itself. */
+export interface S3Expiry {
+  /** Of the keys that it is about; empty: all. */
+  readonly prefix: string;
+  /** How old objects become, and versions that were replaced or deleted; undefined: the rule leaves these. */
+  readonly days: number | undefined;
+  readonly replacedDays: number | undefined;
 }
 
 /** A write that happens only where the object has this version, or is not there (undefined). */
@@ -114,11 +126,14 @@ export class S3Bucket {
     this.bucket = bucket;
   }
 
-  /** Asks nothing yet. `endpoint`: of what is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS. */
+  /**
+   * Asks nothing yet. `endpoint`: of what is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS. CONFIG_INVALID
+   * where AWS's SDK is not installed, which the published client leaves to those who want it.
+   */
   static async open(bucket: string, { endpoint = ownEndpoint() }: { readonly endpoint?: string | undefined } = {}) {
-    const sdk = await import('@aws-sdk/client-s3');
+    const sdk = await loaded(bucket);
     const client = new sdk.S3Client({
-      region: process.env['AWS_REGION'] ?? process.env['AWS_DEFAULT_REGION'] ?? 'us-east-1',
+      region: variable('AWS_REGION') ?? variable('AWS_DEFAULT_REGION') ?? 'us-east-1',
       ...(endpoint !== undefined && { endpoint, forcePathStyle: true }),
       // servers other than AWS know no checksums in trailers
       requestChecksumCalculation: 'WHEN_REQUIRED',
@@ -146,7 +161,17 @@ export class S3Bucket {
    */
   async get(
     key: string,
-    { from = 0, end, version }: { readonly from?: number; readonly end?: number; readonly version?: string } = {},
+    {
+      from = 0,
+      end,
+      version,
+      signal,
+    }: {
+      readonly from?: number;
+      readonly end?: number;
+      readonly version?: string;
+      readonly signal?: AbortSignal;
+    } = {},
   ): Promise<S3Bytes | undefined> {
     const range = from > 0 || end !== undefined;
     const asked = new this.sdk.GetObjectCommand({
@@ -155,26 +180,55 @@ export class S3Bucket {
       ...(version !== undefined && { IfMatch: version }),
     });
     const found = await orNothing(
-      attempt(() => this.client.send(asked)).catch((error: unknown) => {
-        if (error instanceof S3Failure && statusOf(error.cause) === 416) return { Body: undefined, ETag: version };
+      attempt(() => this.client.send(asked, endedBy(signal))).catch((error: unknown) => {
+        if (error instanceof S3Failure && statusOf(error.cause) === 416)
+          return { Body: undefined, ETag: version, ContentLength: 0 };
         throw error;
       }),
     );
     if (found === undefined) return undefined;
     const body = found.Body as AsyncIterable<Uint8Array> | undefined;
-    return { version: found.ETag ?? '', pieces: body === undefined ? nothing() : failing(body) };
+    const pieces = body === undefined ? nothing() : failing(body);
+    return { version: found.ETag ?? '', bytes: found.ContentLength ?? 0, pieces };
   }
 
-  /** The new version. `bytes` become the object; with a condition, a failure `changed` where it does not hold. */
-  async put(key: string, bytes: Uint8Array, condition?: S3Condition): Promise<string> {
-    const asked = { ...this.named(key), Body: bytes, ...conditionOf(condition) };
-    const { ETag = '' } = await attempt(() => this.client.send(new this.sdk.PutObjectCommand(asked)));
+  /**
+   * The new version. `bytes` become the object; with a condition, a failure `changed` where it does not hold. `notes` are
+   * kept beside it (x-amz-meta-…).
+   */
+  async put(
+    key: string,
+    bytes: Uint8Array,
+    condition?: S3Condition,
+    { signal, notes }: { readonly signal?: AbortSignal; readonly notes?: Record<string, string> } = {},
+  ): Promise<string> {
+    const asked = {
+      ...this.named(key),
+      Body: bytes,
+      ...(notes !== undefined && { Metadata: notes }),
+      ...conditionOf(condition),
+    };
+    const { ETag = '' } = await attempt(() => this.client.send(new this.sdk.PutObjectCommand(asked), endedBy(signal)));
     return ETag;
   }
 
   /** Nothing where there is none. */
-  async remove(key: string): Promise<void> {
-    await attempt(() => this.client.send(new this.sdk.DeleteObjectCommand(this.named(key))));
+  async remove(key: string, { signal }: { readonly signal?: AbortSignal } = {}): Promise<void> {
+    const asked = new this.sdk.DeleteObjectCommand(this.named(key));
+    await attempt(() => this.client.send(asked, endedBy(signal)));
+  }
+
+  /** The rules in force by which the bucket deletes objects of any kind and size. */
+  async expiries({ signal }: { readonly signal?: AbortSignal } = {}): Promise<readonly S3Expiry[]> {
+    const asked = new this.sdk.GetBucketLifecycleConfigurationCommand({ Bucket: this.bucket });
+    const found = await orNothing(attempt(() => this.client.send(asked, endedBy(signal))));
+    return (found?.Rules ?? []).flatMap(expiryOf);
+  }
+
+  /** Whether what is deleted or replaced stays there as an older version. */
+  async keepsVersions({ signal }: { readonly signal?: AbortSignal } = {}): Promise<boolean> {
+    const asked = new this.sdk.GetBucketVersioningCommand({ Bucket: this.bucket });
+    return (await attempt(() => this.client.send(asked, endedBy(signal)))).Status === 'Enabled';
   }
 
   /** Keys directly below a prefix, without it, that come after `after`; in the order of their bytes. */
@@ -242,8 +296,43 @@ export class S3Bucket {
   }
 }
 
+function endedBy(signal: AbortSignal | undefined): { readonly abortSignal?: AbortSignal } {
+  return signal === undefined ? {} : { abortSignal: signal };
+}
+
+async function loaded(bucket: string): Promise<Sdk> {
+  try {
+    return await import('@aws-sdk/client-s3');
+  } catch (error) {
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `the bucket ${bucket} cannot be opened: AWS’s S3 client cannot be loaded ` +
+        `(${error instanceof Error ? error.message : String(error)}); install it beside this program: ` +
+        'npm install @aws-sdk/client-s3@3',
+      {},
+      error,
+    );
+  }
+}
+
+/** None of a rule that is off, or that asks for tags or sizes. */
+function expiryOf({ Status, Filter, Prefix, Expiration, NoncurrentVersionExpiration }: LifecycleRule): S3Expiry[] {
+  if (Status !== 'Enabled') return [];
+  const { Tag, ObjectSizeGreaterThan, ObjectSizeLessThan, And } = Filter ?? {};
+  if ([Tag, ObjectSizeGreaterThan, ObjectSizeLessThan, And].some((condition) => condition !== undefined)) return [];
+  const [days, replacedDays] = [Expiration?.Days, NoncurrentVersionExpiration?.NoncurrentDays];
+  if (days === undefined && replacedDays === undefined) return [];
+  return [{ prefix: Filter?.Prefix ?? Prefix ?? '', days, replacedDays }];
+}
+
 function ownEndpoint(): string | undefined {
-  return process.env['AWS_ENDPOINT_URL_S3'] ?? process.env['AWS_ENDPOINT_URL'];
+  return variable('AWS_ENDPOINT_URL_S3') ?? variable('AWS_ENDPOINT_URL');
+}
+
+/** An empty one is none: containers are given those that nobody has set. */
+function variable(name: string): string | undefined {
+  const value = process.env[name];
+  return value === '' ? undefined : value;
 }
 
 function conditionOf(condition: S3Condition | undefined): { readonly IfMatch?: string; readonly IfNoneMatch?: '*' } {

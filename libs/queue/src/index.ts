@@ -78,7 +78,13 @@ export type { ProducerOptions } from './producer/open-queue.ts';
 export type { Again } from './producer/job-verdict.ts';
 export type { OldestWaiting } from './producer/waiting-jobs.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadiness } from './producer/queue-depth.ts';
-export { PayloadServers, payloadSetOf, serversIn, type PayloadServersOptions } from './payload/payload-servers.ts';
+export {
+  PayloadServers,
+  payloadSetOf,
+  serversIn,
+  type PayloadServersOptions,
+  type TriedServer,
+} from './payload/payload-servers.ts';
 export { ResultReader, type Peeked, type ReaderOptions } from './producer/result-reader.ts';
 export { claimingOf, notSharing } from './producer/serving-workers.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';

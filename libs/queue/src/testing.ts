@@ -14,7 +14,8 @@ import { ServerProcess, freePort } from './testing/server-process.ts';
 import { startCluster, startSentinels, type Topology } from './testing/topologies.ts';
 
 export { claimAll, claimSome } from './testing/claims.ts';
-export { startS3Server, type S3Server } from './testing/s3-server.ts';
+export { S3Gate } from './testing/s3-gate.ts';
+export { mayHaveS3Server, startS3Server, type S3Credentials, type S3Server } from './testing/s3-server.ts';
 export { freePort, type ServerProcess } from './testing/server-process.ts';
 export { openLaneWorker, type LaneWorker, type LaneWorkerOptions } from './testing/lane-worker.ts';
 export { TestPlace, WORKER_FACTS, emptyLane } from './testing/test-place.ts';

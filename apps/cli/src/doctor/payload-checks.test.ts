@@ -60,6 +60,16 @@ test('one that takes none is a warning with what it said, and a cure', async () 
   ]);
 });
 
+test('one where nothing may be deleted is said to be so', async () => {
+  await server.command('ACL', 'SETUSER', 'default', '-unlink');
+  const findings = await checkPayloadServers(server.url, []);
+  await server.command('ACL', 'SETUSER', 'default', '+unlink');
+  expect(findings).toMatchObject([
+    { state: 'ok' },
+    { state: 'warning', found: expect.stringMatching(/deletes nothing \(NOPERM/), cure: expect.any(String) },
+  ]);
+});
+
 test('workers that embed and have others are named', async () => {
   const set = payloadSetOf(server.url);
   const queues = [

@@ -1,7 +1,8 @@
-// What `shoal doctor` says of the payload servers in the settings: whether each takes a body and gives it back, and which
-// workers have others, so that nothing goes there. Nothing is lost either way, so all of it is a warning at most.
+// What `shoal doctor` says of the payload servers in the settings: whether each takes a body, gives it back and deletes it,
+// of a bucket whether it deletes by itself what is left there, and which workers have others, so that nothing goes there.
+// Nothing is lost either way, so all of it is a warning at most.
 
-import { PayloadServers, notSharing, payloadSetOf } from '@shoal/queue';
+import { PayloadServers, notSharing, payloadSetOf, type TriedServer } from '@shoal/queue';
 import type { Finding } from '@shoal/worker';
 import type { QueueSeen } from './fleet-checks.ts';
 
@@ -14,17 +15,20 @@ export async function checkPayloadServers(
   const servers = await PayloadServers.connect({ payloadServers, clientName: 'doctor' });
   try {
     const tried = await servers.tried();
-    return [...tried.map(findingOf), ...sharing(queues, payloadSetOf(payloadServers))];
+    return [...tried.flatMap(findingsOf), ...sharing(queues, payloadSetOf(payloadServers))];
   } finally {
     await servers.close();
   }
 }
 
-function findingOf({ name, problem }: { readonly name: string; readonly problem: string | undefined }): Finding {
+function findingsOf({ name, problem, remarks }: TriedServer): Finding[] {
   const about = `payload server ${name}`;
-  if (problem === undefined) return { about, state: 'ok', found: 'takes a body and gives it back' };
+  if (problem === undefined) {
+    const warnings = remarks.map(({ found, cure }): Finding => ({ about, state: 'warning', found, cure }));
+    return [{ about, state: 'ok', found: 'takes a body and gives it back' }, ...warnings];
+  }
   const cure = 'put that right; until then what it would carry goes to the others, or by the queue server';
-  return { about, state: 'warning', found: problem, cure };
+  return [{ about, state: 'warning', found: problem, cure }];
 }
 
 /** Of workers that embed: no others use them. */

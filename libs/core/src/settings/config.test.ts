@@ -237,9 +237,10 @@ describe('redaction', () => {
   });
 
   test('passwords of payload servers are in no log and in no message', () => {
-    const payloadServers = 'redis://a:6379,redis://user:secret@b:6379,file:///mnt/shoal';
+    const payloadServers = 'redis://a:6379,redis://user:secret@b:6379,file:///mnt/shoal,s3://b/a,s3://key:secret@b/a';
     const shown = redactSettings(resolveSettings({ flags: { payloadServers } })).payloadServers;
-    expect(shown).toBe('redis://a:6379,redis://***@b:6379,file:///mnt/shoal');
+    expect(shown).toMatch(/^redis:\/\/a:6379,redis:\/\/\*\*\*@b:6379,file:\/\/\/mnt\/shoal,s3:\/\/b\/a,/);
+    expect(shown).not.toContain('secret');
     const problems = JSON.stringify(
       problemsOf({ flags: { payloadServers: `${payloadServers},http://user:secret@c` } }),
     );

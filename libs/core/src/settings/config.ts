@@ -199,7 +199,7 @@ function shown(key: string, given: unknown): string | undefined {
 function redactUrls(list: string): string {
   return list
     .split(',')
-    .map((url) => (/^\s*file:/.test(url) ? url : redactUrl(url)))
+    .map((url) => (/^\s*(?:file:|s3:\/\/[^@:?#]*$)/.test(url) ? url : redactUrl(url)))
     .join(',');
 }
 

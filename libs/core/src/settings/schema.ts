@@ -38,15 +38,16 @@ export const settingsSchema = z.strictObject({
   payloadServers: z
     .string()
     .regex(
-      /^\s*(rediss?|file):\/\/[^\s,]+(\s*,\s*(rediss?|file):\/\/[^\s,]+)*\s*$/,
-      'must be redis://, rediss:// or file:// URLs separated by commas',
+      /^\s*(rediss?|file|s3):\/\/[^\s,]+(\s*,\s*(rediss?|file|s3):\/\/[^\s,]+)*\s*$/,
+      'must be redis://, rediss://, s3:// or file:// URLs separated by commas',
     )
     .optional()
     .describe(
       'Valkey or Redis servers beside the queue server, separated by commas, through which large inputs and results of ' +
         'embedding travel: redis://10.0.0.5:6379,redis://10.0.0.6:6379. They need no append-only file, because what one ' +
-        'loses is computed again. A folder that all share is one as well: file:///mnt/shoal. The same for workers and ' +
-        'producers, or everything goes by the queue server.',
+        'loses is computed again. A bucket of S3 or of what speaks its protocol is one as well: s3://bucket/prefix; and ' +
+        'a folder that all share: file:///mnt/shoal. The same for workers and producers, or everything goes by the ' +
+        'queue server.',
     ),
   redisCa: z
     .string()

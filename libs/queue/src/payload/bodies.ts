@@ -3,13 +3,21 @@
 export interface Bodies {
   /** Resolves when it can be asked; rejects where that cannot be expected soon. */
   ready(): Promise<void>;
-  /** Rejects with what was wrong, in words. */
+  /** Rejects with what was wrong, in words. The same bytes may be put again; other bytes under their key may be refused. */
   put(key: string, value: Buffer, ttlMs: number): Promise<void>;
   /** Undefined where nothing is there. */
   get(key: string): Promise<Buffer | undefined>;
-  /** Best effort: nobody waits for it, and what is not deleted ends with its time to live. */
-  drop(keys: readonly string[]): void;
+  /** Deletes them, and rejects with what was wrong: what is not deleted ends with its time to live. */
+  drop(keys: readonly string[]): Promise<void>;
   /** It has not answered in time: what is open need not be answered any more. */
   giveUp(): void;
   close(): Promise<void>;
+  /** What is wrong with a place that takes bodies and gives them back, for whoever looks after it. */
+  remarks?(): Promise<readonly Remark[]>;
+}
+
+export interface Remark {
+  readonly found: string;
+  /** What to do. */
+  readonly cure: string;
 }

@@ -25,6 +25,7 @@ test('the payload entry point carries no bullmq and nothing of producers: an exe
     '@shoal/contract',
     '@shoal/core',
     '@shoal/core/base',
+    '@shoal/fetch/s3', // AWS's client comes with the first bucket
     'ioredis',
   ]);
   expect(reach(resolve(import.meta.dirname, '../index.ts'))).toContain('bullmq');

@@ -49,8 +49,8 @@ export class FolderBodies implements Bodies {
     }
   }
 
-  drop(keys: readonly string[]): void {
-    for (const key of keys) rm(this.pathOf(key), { force: true }).catch(() => undefined);
+  async drop(keys: readonly string[]): Promise<void> {
+    await Promise.all(keys.map((key) => rm(this.pathOf(key), { force: true })));
   }
 
   giveUp(): void {

@@ -1,11 +1,11 @@
-// One payload server, which holds bodies until they are taken: another Valkey or Redis than the queue's, or a shared
-// folder. Unlike the queue server it may be away, full, read-only or slow without anybody waiting for it: a question is
+// One payload server, which holds bodies until they are taken: another Valkey or Redis than the queue's, a bucket, or a
+// shared folder. Unlike the queue server it may be away, full, read-only or slow without anybody waiting for it: a question is
 // answered soon or has failed, and after a failure it is left alone for a while. What it loses is computed again. Reads
 // and writes fail apart: a full server still gives what it has.
 
 import { redactMessage, type Logger } from '@shoal/core';
 import { backoffMs, type Backoff } from '@shoal/core/base';
-import type { Bodies } from './bodies.ts';
+import type { Bodies, Remark } from './bodies.ts';
 
 export interface PayloadServerOptions {
   /** As pointers have it. */
@@ -24,6 +24,7 @@ export class PayloadServer {
   private readonly bodies: Bodies;
   private readonly log: Logger | undefined;
   private becomingReady: Promise<void> | undefined;
+  private dropsNothing = false;
   private readonly trouble = { read: new Trouble(), write: new Trouble() };
 
   constructor({ name, bodies, log }: PayloadServerOptions) {
@@ -60,11 +61,35 @@ export class PayloadServer {
 
   /** Best effort: nobody waits for it, and what is not deleted ends with its time to live. */
   drop(keys: readonly string[]): void {
-    if (!this.isPaused) this.bodies.drop(keys);
+    if (!this.isPaused) void this.dropped(keys);
+  }
+
+  /** What is wrong where bodies are neither lost nor refused. */
+  async remarks(): Promise<readonly Remark[]> {
+    return (await this.bodies.remarks?.()) ?? [];
   }
 
   async close(): Promise<void> {
     await this.bodies.close();
+  }
+
+  /** What was wrong, in words; undefined: nothing. */
+  async dropped(keys: readonly string[]): Promise<string | undefined> {
+    try {
+      await this.bodies.drop(keys);
+      this.dropsNothing = false;
+      return undefined;
+    } catch (error) {
+      const reason = redactMessage(error);
+      if (!this.dropsNothing && !this.isInTrouble) {
+        this.dropsNothing = true;
+        this.log?.warn(
+          { store: this.name, reason },
+          'a payload server deletes nothing: what was read stays there until its time to live is over',
+        );
+      }
+      return reason;
+    }
   }
 
   private async judged<Value>(kind: 'read' | 'write', answer: Promise<Value>): Promise<Value> {
@@ -99,10 +124,9 @@ export class PayloadServer {
     if (this.trouble[kind].isFresh) return; // asked together with the one that failed first
     const isNews = !this.isInTrouble;
     this.trouble[kind].grow();
-    const reason = redactMessage(error);
     if (isNews)
       this.log?.warn(
-        { store: this.name, reason },
+        { store: this.name, reason: redactMessage(error) },
         'a payload server failed; until it answers again, payloads go to others or by the queue server',
       );
   }

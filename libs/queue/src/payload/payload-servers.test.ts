@@ -8,9 +8,11 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { RecordingLogger } from '@shoal/core/testing';
+import { bodiesConformance } from '../testing/bodies-conformance.ts';
 import { startTestServer, type TestServer } from '../testing.ts';
 import { FolderBodies } from './folder-bodies.ts';
 import { PayloadServers, inOrder, serversIn } from './payload-servers.ts';
+import { ServerBodies } from './server-bodies.ts';
 
 const started: TestServer[] = [];
 const opened: PayloadServers[] = [];
@@ -50,6 +52,26 @@ afterEach(async () => {
 
 afterAll(async () => {
   await Promise.all(started.map((server) => server.stop()));
+});
+
+bodiesConformance('a server', async () => {
+  const server = await start();
+  return {
+    bodies: new ServerBodies({ url: server.url, clientName: 'test' }),
+    takeAway: () => server.kill9(),
+    giveBack: () => server.restart(),
+    stop: async () => undefined,
+  };
+});
+
+bodiesConformance('a shared folder', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'shoal payloads '));
+  return {
+    bodies: new FolderBodies(folder),
+    takeAway: () => rename(folder, `${folder}-away`),
+    giveBack: () => rename(`${folder}-away`, folder),
+    stop: () => rm(folder, { recursive: true }),
+  };
 });
 
 test('what was put is there to be read, for its time to live, until its job is over', async () => {
@@ -266,6 +288,13 @@ describe('the setting', () => {
     expect(serversIn('file:///mnt/a%20b/').map(({ name, folder }) => [name, folder])).toEqual([
       ['file:/mnt/a b', '/mnt/a b'],
     ]);
+    expect(
+      serversIn("s3://my.bucket-1/a/b_c!*'()/,s3://whole, s3://other/").map(({ name, place }) => [name, place]),
+    ).toEqual([
+      ["s3://my.bucket-1/a/b_c!*'()", { bucket: 'my.bucket-1', prefix: "a/b_c!*'()" }],
+      ['s3://whole', { bucket: 'whole', prefix: '' }],
+      ['s3://other', { bucket: 'other', prefix: '' }],
+    ]);
   });
 
   test.each([
@@ -280,11 +309,25 @@ describe('the setting', () => {
     'file:///a%2Fb',
     'file:///a?b',
     'file:///a,file:///a/',
+    's3://',
+    's3:///a',
+    's3://B/a',
+    's3://ab/a',
+    's3://bucket/a//b',
+    's3://bucket//',
+    's3://bucket/../b',
+    's3://bucket/ä',
+    's3://bucket/{a}',
+    's3://bucket/a?b=c',
+    's3://key:secret@bucket/a',
+    `s3://bucket/${'a'.repeat(250)}`,
+    's3://bucket/a,s3://bucket/a/',
   ])('"%s" is CONFIG_INVALID', (text) => {
     expect(() => serversIn(text)).toThrow(/payloadServers: .*separated by commas/);
   });
 
   test('a password is not repeated', () => {
-    expect(() => serversIn('http://user:secret@a')).not.toThrow(/secret/);
+    for (const url of ['http://user:secret@a', 's3://user:secret@a/b'])
+      expect(() => serversIn(url)).not.toThrow(/secret/);
   });
 });

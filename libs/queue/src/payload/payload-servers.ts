@@ -1,5 +1,5 @@
 // The payload servers of this process: several Valkey or Redis servers beside the queue's, without an append-only file,
-// or folders that all share.
+// buckets, or folders that all share.
 // A body goes to the one that its id chooses (rendezvous hashing, so that a server more or less moves only its share),
 // or to the next where that one fails; who wants to read it is told where by a pointer. It never waits for a server that
 // is away, and promises nothing: what is lost is computed again by whoever asked.
@@ -11,13 +11,14 @@ import { ShoalError, elsewhere, lost } from '@shoal/contract';
 import { redactMessage, redactUrl, type Logger } from '@shoal/core';
 import { BufferPool } from '@shoal/core/base';
 import { countPayload } from '../redis/process-counts.ts';
-import type { Bodies } from './bodies.ts';
+import type { Bodies, Remark } from './bodies.ts';
+import { BucketBodies, type BucketPlace } from './bucket-bodies.ts';
 import { FolderBodies } from './folder-bodies.ts';
 import { PayloadServer } from './payload-server.ts';
 import { ServerBodies } from './server-bodies.ts';
 
 export interface PayloadServersOptions {
-  /** The setting: redis://, rediss:// and file:// URLs separated by commas. */
+  /** The setting: redis://, rediss://, s3:// and file:// URLs separated by commas. */
   readonly payloadServers: string;
   /** Shown by CLIENT LIST. */
   readonly clientName: string;
@@ -36,6 +37,14 @@ const MOST_NOTED = 50_000;
 const TRIED_MS = 60_000;
 /** Pointers have 255 bytes for a name. */
 const MAX_PATH_BYTES = 250;
+
+/** How one fared that was tried. */
+export interface TriedServer {
+  readonly name: string;
+  /** Why nothing can be put there and had back; undefined: it can. */
+  readonly problem: string | undefined;
+  readonly remarks: readonly Remark[];
+}
 
 export class PayloadServers {
   /** In the order of the setting. */
@@ -58,12 +67,18 @@ export class PayloadServers {
     this.id = idOf(this.names);
   }
 
-  /** Resolves when they answer, after two seconds at the latest: one that is away is left out until it comes. */
+  /**
+   * Resolves when they answer, after two seconds at the latest: one that is away is left out until it comes. Throws
+   * CONFIG_INVALID, also for a bucket where AWS's client is not installed.
+   */
   static async connect({ payloadServers, ...options }: PayloadServersOptions): Promise<PayloadServers> {
     const pool = new BufferPool();
-    const servers = serversIn(payloadServers).map(
-      (one) => new PayloadServer({ name: one.name, bodies: bodiesOf(one, { ...options, pool }), log: options.log }),
-    );
+    const listed = serversIn(payloadServers);
+    const buckets = await openBuckets(listed);
+    const servers = listed.map((one) => {
+      const bodies = buckets.get(one.name) ?? bodiesOf(one, { ...options, pool });
+      return new PayloadServer({ name: one.name, bodies, log: options.log });
+    });
     await Promise.all(servers.map((server) => server.ready()));
     return new PayloadServers(servers, pool);
   }
@@ -99,22 +114,10 @@ export class PayloadServers {
     throw lost({ store, key }, 'has nothing there: it was emptied, restarted or evicts keys');
   }
 
-  /** What is wrong with each, in the order of the setting: some bytes are put there, read and deleted. */
-  async tried(): Promise<{ readonly name: string; readonly problem: string | undefined }[]> {
-    const bytes = randomBytes(1_024);
+  /** Some bytes are put on each, read and deleted. In the order of the setting. */
+  async tried(): Promise<TriedServer[]> {
     const key = `{shoal}:tried:${randomUUID()}`;
-    return Promise.all(
-      [...this.servers.values()].map(async (server) => {
-        try {
-          await server.put(key, bytes, TRIED_MS);
-          const found = await server.get(key);
-          server.drop([key]);
-          return { name: server.name, problem: found?.equals(bytes) === true ? undefined : 'gave back other bytes' };
-        } catch (error) {
-          return { name: server.name, problem: redactMessage(error) };
-        }
-      }),
-    );
+    return Promise.all([...this.servers.values()].map((server) => triedWith(server, key)));
   }
 
   /** What is to be deleted once the job is over. Of too many the oldest are left to their time to live. */
@@ -143,6 +146,22 @@ export class PayloadServers {
   /** Safe to call twice. */
   async close(): Promise<void> {
     await Promise.all([...this.servers.values()].map((server) => server.close()));
+  }
+}
+
+async function triedWith(server: PayloadServer, key: string): Promise<TriedServer> {
+  const { name } = server;
+  try {
+    const bytes = randomBytes(1_024);
+    await server.put(key, bytes, TRIED_MS);
+    const found = await server.get(key);
+    const kept = await server.dropped([key]);
+    if (found?.equals(bytes) !== true) return { name, problem: 'gave back other bytes', remarks: [] };
+    const cure = 'allow it, or what was read lies there until its time to live is over';
+    const ofDrop = kept === undefined ? [] : [{ found: `deletes nothing (${kept})`, cure }];
+    return { name, problem: undefined, remarks: [...ofDrop, ...(await server.remarks())] };
+  } catch (error) {
+    return { name, problem: redactMessage(error), remarks: [] };
   }
 }
 
@@ -191,6 +210,15 @@ interface Listed {
   readonly name: string;
   /** Its path, where it is a folder. */
   readonly folder?: string | undefined;
+  /** Where it is a bucket. */
+  readonly place?: BucketPlace | undefined;
+}
+
+/** By name: first of all, because they alone may be impossible here. */
+async function openBuckets(listed: readonly Listed[]): Promise<ReadonlyMap<string, Bodies>> {
+  const opened = new Map<string, Bodies>();
+  for (const { name, place } of listed) if (place !== undefined) opened.set(name, await BucketBodies.open(place));
+  return opened;
 }
 
 function bodiesOf(
@@ -211,9 +239,10 @@ export function serversIn(payloadServers: string): Listed[] {
 function serverOf(url: string): Listed {
   const parsed = URL.canParse(url) ? new URL(url) : undefined;
   if (parsed?.protocol === 'file:') return folderOf(url);
+  if (parsed?.protocol === 's3:') return bucketOf(url);
   if (parsed === undefined || !/^rediss?:$/.test(parsed.protocol) || parsed.hostname === '')
     throw invalid(
-      `${JSON.stringify(redactUrl(url))} is no redis:// or rediss:// URL of one server, and no file:// URL`,
+      `${JSON.stringify(redactUrl(url))} is no redis:// or rediss:// URL of one server, and no s3:// or file:// URL`,
     );
   const database = parsed.pathname.slice(1);
   const name = `${parsed.hostname}:${parsed.port === '' ? '6379' : parsed.port}`;
@@ -228,6 +257,19 @@ function folderOf(url: string): Listed {
   return { url, name: `file:${folder}`, folder };
 }
 
+/** Named by its address: which store that is, and who asks, is said by AWS's variables. */
+function bucketOf(url: string): Listed {
+  const [, bucket, prefix = ''] = /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(?:(.+?)\/?)?)?$/.exec(url) ?? [];
+  const isPlain = prefix === '' || prefix.split('/').every((part) => /^(?!\.{1,2}$)[\w!.*'()-]+$/.test(part));
+  const name = `s3://${bucket}${prefix === '' ? '' : `/${prefix}`}`;
+  if (bucket === undefined || !isPlain || name.length > MAX_PATH_BYTES)
+    throw invalid(
+      `${JSON.stringify(redactUrl(url))} is no bucket: it must be s3://BUCKET/PREFIX, of ${MAX_PATH_BYTES} characters at ` +
+        "most, the prefix of letters, digits, / and !-_.*'(); its endpoint, region and credentials come from AWS’s variables",
+    );
+  return { url, name, place: { bucket, prefix } };
+}
+
 function pathOf(url: string): string | undefined {
   try {
     return /[?#]/.test(url) ? undefined : fileURLToPath(url).replace(/\/+$/, '');
@@ -239,7 +281,7 @@ function pathOf(url: string): string | undefined {
 function invalid(problem: string): ShoalError<'CONFIG_INVALID'> {
   return new ShoalError(
     'CONFIG_INVALID',
-    `payloadServers: ${problem}; write redis://host:port of each server, or file:///path of a shared folder, separated ` +
-      'by commas, the same for workers and producers',
+    `payloadServers: ${problem}; write redis://host:port of each server, s3://bucket/prefix, or file:///path of a shared ` +
+      'folder, separated by commas, the same for workers and producers',
   );
 }

@@ -45,8 +45,8 @@ export class ServerBodies implements Bodies {
     return Buffer.isBuffer(value) ? value : undefined;
   }
 
-  drop(keys: readonly string[]): void {
-    if (this.connection.status === 'ready') void askOnce(this.connection, [['UNLINK', ...keys]]);
+  async drop(keys: readonly string[]): Promise<void> {
+    await this.ask(['UNLINK', ...keys]);
   }
 
   giveUp(): void {

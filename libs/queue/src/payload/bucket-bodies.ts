@@ -1,0 +1,143 @@
+// Bodies as objects of a bucket of S3, or of what speaks its protocol (libs/fetch). An object is written once: no PUT
+// replaces the bytes that a pointer may lead to. It says when its time to live is over, and what nobody deleted goes by a
+// lifecycle rule of the bucket, because S3 has no other end of a time to live. Keys are checksums, so that they spread
+// over all that a bucket is split by.
+
+import { createHash, randomUUID } from 'node:crypto';
+import { S3Bucket, S3Failure, gathered } from '@shoal/fetch/s3';
+import type { Bodies, Remark } from './bodies.ts';
+
+export interface BucketPlace {
+  readonly bucket: string;
+  /** Goes before every key; without a slash at its end. Empty: the bucket is for bodies alone. */
+  readonly prefix: string;
+}
+
+/** Later than PayloadServer, which says so; from then on the connection is free. */
+const GIVEN_UP_MS = 4_000;
+/** Nothing of Shoal is so large, and what is must not fill this process. */
+const MOST_BYTES = 512 << 20;
+
+export class BucketBodies implements Bodies {
+  private readonly s3: S3Bucket;
+  private readonly prefix: string;
+  private readonly bucket: string;
+  /** Until the store says that it knows no conditional PUT. */
+  private knowsConditions = true;
+
+  private constructor(s3: S3Bucket, { bucket, prefix }: BucketPlace) {
+    this.s3 = s3;
+    this.bucket = bucket;
+    this.prefix = prefix === '' ? '' : `${prefix}/`;
+  }
+
+  /** Asks nothing yet. CONFIG_INVALID where AWS's client is not installed. */
+  static async open(place: BucketPlace): Promise<BucketBodies> {
+    return new BucketBodies(await S3Bucket.open(place.bucket), place);
+  }
+
+  ready(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  async put(key: string, value: Buffer, ttlMs: number): Promise<void> {
+    const notes = { expires: new Date(Date.now() + ttlMs).toISOString() };
+    try {
+      await inTime((signal) => this.s3.put(this.nameOf(key), value, this.condition(), { notes, signal }));
+    } catch (error) {
+      if (!(error instanceof S3Failure)) throw error;
+      if (error.kind === 'changed') return this.mustHave(key, value);
+      if (error.code !== 'NotImplemented' || !this.knowsConditions) throw error;
+      this.knowsConditions = false;
+      await this.put(key, value, ttlMs);
+    }
+  }
+
+  async get(key: string): Promise<Buffer | undefined> {
+    return inTime(async (signal) => {
+      const found = await this.s3.get(this.nameOf(key), { signal });
+      if (found === undefined) return undefined;
+      if (found.bytes > MOST_BYTES) throw new Error(`has ${found.bytes} bytes there, which are none of ours`);
+      return gathered(found.pieces);
+    });
+  }
+
+  async drop(keys: readonly string[]): Promise<void> {
+    await inTime((signal) => Promise.all(keys.map((key) => this.s3.remove(this.nameOf(key), { signal }))));
+  }
+
+  giveUp(): void {
+    // each request ends by itself, and none waits behind another
+  }
+
+  close(): Promise<void> {
+    this.s3.close();
+    return Promise.resolve();
+  }
+
+  async remarks(): Promise<readonly Remark[]> {
+    return [...(await this.ofAbsent()), ...(await this.ofExpiry())];
+  }
+
+  /** Without the right to list, S3 calls what is not there forbidden. */
+  private async ofAbsent(): Promise<readonly Remark[]> {
+    try {
+      await this.get(randomUUID());
+      return [];
+    } catch (error) {
+      return [
+        {
+          found: `does not say of a body that it is not there (${wordsOf(error)})`,
+          cure: 'allow s3:ListBucket as well, or a body that was lost looks like one that may not be read',
+        },
+      ];
+    }
+  }
+
+  private async ofExpiry(): Promise<readonly Remark[]> {
+    const place = this.prefix === '' ? 'the whole bucket' : `the prefix ${this.prefix}`;
+    const wanted = `give the bucket a lifecycle rule that expires objects of ${place} after 2 days`;
+    try {
+      const [all, keepsVersions] = await inTime((signal) =>
+        Promise.all([this.s3.expiries({ signal }), this.s3.keepsVersions({ signal })]),
+      );
+      const rules = all.filter((rule) => this.prefix.startsWith(rule.prefix));
+      if (!rules.some(({ days }) => days !== undefined))
+        return [{ found: `no lifecycle rule of ${this.bucket} deletes objects of ${place}`, cure: wanted }];
+      if (!keepsVersions || rules.some(({ replacedDays }) => replacedDays !== undefined)) return [];
+      const cure = 'expire noncurrent versions by the same rule, or take a bucket without versions';
+      return [{ found: `${this.bucket} keeps versions: nothing that is deleted there is gone`, cure }];
+    } catch (error) {
+      const found = `nobody can tell whether a lifecycle rule deletes what is left there (${wordsOf(error)})`;
+      return [{ found, cure: `${wanted}; s3:GetLifecycleConfiguration and s3:GetBucketVersioning let doctor look` }];
+    }
+  }
+
+  /** After a PUT that found its name taken: by an earlier attempt of its own, or by whoever put the same body before. */
+  private async mustHave(key: string, value: Buffer): Promise<void> {
+    const found = await this.get(key);
+    if (found?.equals(value) !== true) throw new Error('has other bytes under the name of this body');
+  }
+
+  private condition(): { readonly version: undefined } | undefined {
+    return this.knowsConditions ? { version: undefined } : undefined;
+  }
+
+  private nameOf(key: string): string {
+    return this.prefix + createHash('sha256').update(key).digest('hex');
+  }
+}
+
+/** What is asked ends by then, and says so. */
+async function inTime<Value>(ask: (signal: AbortSignal) => Promise<Value>): Promise<Value> {
+  const signal = AbortSignal.timeout(GIVEN_UP_MS);
+  try {
+    return await ask(signal);
+  } catch (error) {
+    throw signal.aborted ? new Error(`no answer within ${GIVEN_UP_MS / 1_000} s`, { cause: error }) : error;
+  }
+}
+
+function wordsOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
