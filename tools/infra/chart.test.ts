@@ -71,6 +71,24 @@ describe.skipIf(!isNight)('(nightly)', () => {
         expect(manifest).toContain(words);
   });
 
+  test('where buckets are is told to those whose settings name one', (context) => {
+    if ('why' in tools) return context.skip();
+    const { status, text } = check(CHART, '--values', FULL, '--render');
+    expect(status).toBe(0);
+    const told = text.split(/^---\n/m).filter((manifest) => manifest.includes('AWS_'));
+    expect(told.map((manifest) => /^ {2}name: (\S+)$/m.exec(manifest)?.[1]).toSorted()).toEqual([
+      'shoal-http',
+      'shoal-worker-cpu',
+    ]);
+    for (const manifest of told)
+      for (const words of [
+        'name: AWS_ENDPOINT_URL_S3\n              value: "http://minio.storage.svc:9000"',
+        'valueFrom: { secretKeyRef: { name: bucket, key: AWS_SECRET_ACCESS_KEY } }',
+      ])
+        expect(manifest).toContain(words);
+    expect(text).toContain('- { port: 9000 }');
+  });
+
   test('the manifests of Kustomize are what the chart gives', (context) => {
     if ('why' in tools) return context.skip();
     const values = join(ROOT, 'infra/kustomize/values.yaml');
@@ -107,6 +125,7 @@ describe.skipIf(!isNight)('(nightly)', () => {
     ['queue: { url: "redis://:secret@host:1" }', /queue\/url/],
     ['otel: { environment: { OTEL_TRACES_SAMPLER: jaeger_remote } }', /OTEL_TRACES_SAMPLER/],
     ['valkey: { enabled: true }\notel: { headersSecret: collector }', /otel is set, and nobody sends spans/],
+    ['valkey: { enabled: true }\ns3: { region: eu-west-1 }', /s3 is set, and no setting names a bucket/],
   ] as const)('values %j are refused with a reason', ([values, said], context) => {
     if ('why' in tools) return context.skip();
     const path = join(folder, 'values.yaml');

@@ -130,6 +130,47 @@ SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
 {{- end }}
 {{- end -}}
 
+{{/* (list $settings...): whether a process with these settings has a bucket: "s3", or nothing. */}}
+{{- define "shoal.bucket" -}}
+{{- $found := "" -}}
+{{- range . }}
+{{- $payloads := default "" (default dict .).payloadServers -}}
+{{- $batches := default "" (default dict .).batchDir -}}
+{{- if or (contains "s3://" $payloads) (hasPrefix "s3://" $batches) }}{{ $found = "s3" }}{{ end -}}
+{{- end -}}
+{{ $found }}
+{{- end -}}
+
+{{/* Whether anybody has one; s3 would be in vain otherwise. */}}
+{{- define "shoal.bucketAnywhere" -}}
+{{- $on := include "shoal.bucket" (list .Values.settings .Values.http.settings) -}}
+{{- range .Values.workers }}{{ $on = default $on (include "shoal.bucket" (list $.Values.settings .settings)) }}{{ end -}}
+{{- if and (not $on) (or .Values.s3.endpoint .Values.s3.region .Values.s3.credentialsSecret) -}}
+{{- fail "s3 is set, and no setting names a bucket: set settings.payloadServers or batchDir to s3://BUCKET/PREFIX, or leave s3 out" -}}
+{{- end -}}
+{{ $on }}
+{{- end -}}
+
+{{/* Where buckets are, and who we are there. */}}
+{{- define "shoal.s3Env" -}}
+{{- with .Values.s3 }}
+{{- if .endpoint }}
+- name: AWS_ENDPOINT_URL_S3
+  value: {{ .endpoint | quote }}
+{{- end }}
+{{- if .region }}
+- name: AWS_REGION
+  value: {{ .region | quote }}
+{{- end }}
+{{- if .credentialsSecret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: { secretKeyRef: { name: {{ .credentialsSecret }}, key: AWS_ACCESS_KEY_ID } }
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: { secretKeyRef: { name: {{ .credentialsSecret }}, key: AWS_SECRET_ACCESS_KEY } }
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "shoal.otelMounts" -}}
 {{- if .Values.otel.tls.secret }}
 - { name: otel, mountPath: /etc/shoal/otel, readOnly: true }
@@ -231,6 +272,7 @@ initContainers:
      be a variable SHOAL_HTTP_PORT=tcp://… in every pod. */}}
 {{- define "shoal.pod" -}}
 {{- $_ := include "shoal.tracesAnywhere" . -}}
+{{- $_ := include "shoal.bucketAnywhere" . -}}
 enableServiceLinks: false
 automountServiceAccountToken: false
 securityContext:
