@@ -1,5 +1,5 @@
-// Twelve seconds of chaos, in CI; ten minutes in either mode of the append-only file every night, and one over payload
-// servers. The seed is printed; CHAOS_SEED repeats a run's faults.
+// Twelve seconds of chaos, in CI; ten minutes in either mode of the append-only file every night, and one each over payload
+// servers and a bucket. The seed is printed; CHAOS_SEED repeats a run's faults.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -22,6 +22,7 @@ const NIGHTLY: readonly Kind[] = [
   { mode: 'everysec', seconds: 600, more: ['--matrix'] },
   { mode: 'always', seconds: 600, more: ['--matrix'] },
   { mode: 'everysec', seconds: 60, more: ['--payload-servers', '2'] },
+  { mode: 'always', seconds: 60, more: ['--bucket'] },
 ];
 
 test.skipIf(process.platform !== 'linux').each(isNightly ? NIGHTLY : DAILY)(

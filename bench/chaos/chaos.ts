@@ -6,14 +6,15 @@
 //
 //   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always]
 //       [--seed N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
-//       [--matrix] [--payload-servers 0]
+//       [--matrix] [--payload-servers 0] [--bucket]
 //
 // `--matrix`: the faults of the matrix as well (Linux only): wires of workers and producers that go bad, each behind a
 // proxy of its own, processes that are stopped or get no descriptor or no memory, and with SHOAL_TEST_FAKETIME, the path of a
 // libfaketime.so.1, the last worker's clock two hours off.
 //
 // `--payload-servers N`: inputs and results of most jobs lie on so many servers beside the queue's, which are killed,
-// emptied, filled up and stopped as well. What they lose is computed again, and counted.
+// emptied, filled up and stopped as well. What they lose is computed again, and counted. `--bucket`: a bucket is one of them
+// (moto of PyPI has it), and its store is killed, emptied, stopped and at the end of its strength (503 SlowDown).
 //
 // `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
 // one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
@@ -26,11 +27,11 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { keySpace, mainQueue } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
-import { startTestServer } from '@shoal/queue/testing';
+import { S3Gate, startS3Server, startTestServer } from '@shoal/queue/testing';
 import { HistoryWriter, Recorder } from '@shoal/world';
 import { readArguments } from '../rig/arguments.ts';
 import { BadWire } from './bad-wire.ts';
-import { Faults, canSlowDisk, type MatrixParts } from './faults.ts';
+import { Faults, canSlowDisk, type BucketParts, type MatrixParts } from './faults.ts';
 import { SupervisedFleet } from './fleet.ts';
 import { judgeHistory } from './judge-history.ts';
 import { MODEL, REFUSED_TOKEN, prepareLoad, startProducer } from './load.ts';
@@ -54,6 +55,7 @@ const args = readArguments(import.meta.url, {
   every: { type: 'string', default: '4' },
   matrix: { type: 'boolean', default: false },
   'payload-servers': { type: 'string', default: '0' },
+  bucket: { type: 'boolean', default: false },
 });
 /** How long everything may take to come to rest after the last fault. */
 const REST_MS = 180_000;
@@ -92,6 +94,16 @@ async function openMatrix(serverUrl: string, folder: string): Promise<MatrixPart
     wires: await Promise.all(Array.from({ length: workers + Number(args.producers) }, () => BadWire.open(serverUrl))),
     clock: library === undefined ? undefined : new SteppedClock(folder, 'worker', library),
   };
+}
+
+/** All processes have its address and its credentials by our environment. */
+async function openBucket(): Promise<BucketParts | undefined> {
+  if (!args.bucket) return undefined;
+  const store = await startS3Server();
+  await store.makeBucket('shoal');
+  const gate = await S3Gate.open(store.endpoint);
+  Object.assign(process.env, store.credentials, { AWS_ENDPOINT_URL_S3: gate.endpoint });
+  return { store, gate };
 }
 
 async function startProducers(
@@ -155,7 +167,10 @@ async function main(): Promise<void> {
       startTestServer({ appendFsync: 'no', topology: 'single' }),
     ),
   );
-  const payloadServers = beside.map(({ url }) => url).join(',');
+  const bucket = await openBucket();
+  const payloadServers = [...beside.map(({ url }) => url), ...(bucket === undefined ? [] : ['s3://shoal/chaos'])].join(
+    ',',
+  );
   const matrix = await openMatrix(server.url, folder);
   const fleet = new SupervisedFleet({
     redisUrl: server.url,
@@ -194,6 +209,7 @@ async function main(): Promise<void> {
     history,
     matrix,
     payloadServers: beside,
+    bucket,
   });
   const isSlowable = canSlowDisk();
   if (!isSlowable) process.stderr.write('chaos: no round with a slow disk, strace cannot delay fsyncs here\n');
@@ -255,7 +271,7 @@ async function main(): Promise<void> {
   );
   if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended)
     fail('something was lost, wrong, visible twice, or never ended');
-  if (beside.length > 0 && (sum(reports, 'payloadsPut') === 0 || sum(reports, 'payloadsLost') === 0))
+  if (payloadServers !== '' && (sum(reports, 'payloadsPut') === 0 || sum(reports, 'payloadsLost') === 0))
     fail('payload servers were to lose something, and did not: nothing was tried');
   if (judged.violations > 0 || judged.undecided > 0)
     fail(`the history has ${judged.violations} violations and ${judged.undecided} jobs that nothing can be said of`);
@@ -264,7 +280,8 @@ async function main(): Promise<void> {
     child.kill('SIGKILL');
   }
   await Promise.all((matrix?.wires ?? []).map((wire) => wire.close()));
-  await Promise.all([server, ...beside].map((one) => one.stop()));
+  await bucket?.gate.close();
+  await Promise.all([server, ...beside, ...(bucket === undefined ? [] : [bucket.store])].map((one) => one.stop()));
   rmSync(folder, { recursive: true, force: true });
 }
 

@@ -3,7 +3,7 @@
 
 import { spawn, spawnSync } from 'node:child_process';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { TestServer } from '@shoal/queue/testing';
+import type { S3Gate, S3Server, TestServer } from '@shoal/queue/testing';
 import { sharedClockMs, type Recorder } from '@shoal/world';
 import type { BadWire, Trouble } from './bad-wire.ts';
 import type { SupervisedFleet } from './fleet.ts';
@@ -14,7 +14,15 @@ type PlainFault = 'worker' | 'executor' | 'connections' | 'server' | 'outage' | 
 type MatrixFault = Trouble | 'stop' | 'descriptors' | 'memory' | 'worker-clock';
 /** Of one payload server. */
 type PayloadFault = 'payload-killed' | 'payload-emptied' | 'payload-full' | 'payload-stopped';
-export type FaultKind = PlainFault | MatrixFault | PayloadFault;
+/** Of the store that has the bucket. */
+type BucketFault = 'bucket-killed' | 'bucket-emptied' | 'bucket-throttled' | 'bucket-stopped';
+export type FaultKind = PlainFault | MatrixFault | PayloadFault | BucketFault;
+
+/** A bucket as a payload server: its store, and what stands before that. */
+export interface BucketParts {
+  readonly store: S3Server;
+  readonly gate: S3Gate;
+}
 
 /** What the faults of the matrix need. */
 export interface MatrixParts {
@@ -37,6 +45,8 @@ export interface FaultsOptions {
   readonly matrix: MatrixParts | undefined;
   /** Beside the queue server; none: nothing happens to any. */
   readonly payloadServers: readonly TestServer[];
+  /** Undefined: there is none. */
+  readonly bucket: BucketParts | undefined;
 }
 
 type Weights = readonly (readonly [FaultKind, number])[];
@@ -62,6 +72,12 @@ const PAYLOAD_WEIGHTS: Weights = [
   ['payload-emptied', 25],
   ['payload-full', 12],
   ['payload-stopped', 8],
+];
+const BUCKET_WEIGHTS: Weights = [
+  ['bucket-killed', 25],
+  ['bucket-emptied', 25],
+  ['bucket-throttled', 20],
+  ['bucket-stopped', 8],
 ];
 /** Longer than a lease, so that claims are lost. */
 const TROUBLE_MS = 8_000;
@@ -92,18 +108,23 @@ export class Faults {
     'payload-emptied': 0,
     'payload-full': 0,
     'payload-stopped': 0,
+    'bucket-killed': 0,
+    'bucket-emptied': 0,
+    'bucket-throttled': 0,
+    'bucket-stopped': 0,
   };
   private readonly options: FaultsOptions;
   private readonly weights: Weights;
 
   constructor(options: FaultsOptions) {
     this.options = options;
-    const { matrix, payloadServers } = options;
+    const { matrix, payloadServers, bucket } = options;
     this.weights = [
       ...WEIGHTS,
       ...(matrix === undefined ? [] : MATRIX_WEIGHTS),
       ...(matrix?.clock === undefined ? [] : CLOCK_WEIGHTS),
       ...(payloadServers.length === 0 ? [] : PAYLOAD_WEIGHTS),
+      ...(bucket === undefined ? [] : BUCKET_WEIGHTS),
     ];
   }
 
@@ -159,6 +180,28 @@ export class Faults {
       case 'payload-full':
       case 'payload-stopped':
         return this.troublePayloads(kind);
+      case 'bucket-killed':
+      case 'bucket-emptied':
+      case 'bucket-throttled':
+      case 'bucket-stopped':
+        return this.troubleBucket(kind, this.options.bucket!);
+    }
+  }
+
+  private async troubleBucket(kind: BucketFault, { store, gate }: BucketParts): Promise<void> {
+    switch (kind) {
+      case 'bucket-killed':
+        await store.kill9();
+        await sleep(this.options.random() * 4_000);
+        return store.restart();
+      case 'bucket-emptied':
+        return store.empty();
+      case 'bucket-throttled':
+        gate.refuse({ status: 503, code: 'SlowDown', methods: ['PUT', 'GET', 'DELETE'] });
+        await sleep(3_000);
+        return gate.refuse(undefined);
+      case 'bucket-stopped':
+        return stopFor(store.pid, TROUBLE_MS);
     }
   }
 
