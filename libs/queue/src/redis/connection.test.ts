@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
@@ -146,6 +147,37 @@ test('a server that accepts and says nothing is given up on in time', async () =
   });
   await closeConnection(connection);
   mute.close();
+});
+
+test('a server that still reads its data, or is in a long script, is said to answer, not to be away', async () => {
+  const args = ['--key-load-delay', '100000', '--loading-process-events-interval-bytes', '1024'];
+  const slow = await startTestServer({ unixSocket: true, appendFsync: 'no', args });
+  const toSay = (expected: RegExp): Promise<void> =>
+    vi.waitFor(
+      async () => {
+        const connection = openConnection({ url: slow.url, name: 'test' });
+        const error: unknown = await untilReady(connection, slow.url, 1_000).catch((caught: unknown) => caught);
+        await closeConnection(connection);
+        expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(expected) });
+      },
+      { timeout: 20_000 },
+    );
+  const busy = openConnection({ url: slow.url, name: 'test' });
+  await busy.config('SET', 'busy-reply-threshold', 1);
+  const script = busy.eval('while true do end', 0).catch((error: unknown) => error);
+  await toSay(/answers and cannot serve yet: BUSY .*[^.]\. Try again/);
+  await slow.kill9();
+  await closeConnection(busy);
+  expect(await script).toSatisfy(isPassingFault);
+
+  await slow.restart();
+  for (let key = 0; key < 200; key++) await slow.command('SET', `key-${key}`, randomBytes(2_048));
+  await slow.command('SAVE');
+  const reading = slow.restart().catch(() => undefined);
+  await toSay(/answers and cannot serve yet: it still reads its data\. Try again/);
+  await slow.kill9();
+  await reading;
+  await slow.stop();
 });
 
 test('urls: what cannot be one is refused, what is logged has no password', () => {

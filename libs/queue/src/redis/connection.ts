@@ -115,7 +115,7 @@ export function openConnection(options: ConnectionOptions): Redis {
     retryStrategy: (times) => backoffMs(times - 1, RETRY),
   };
   const connection = new CorkedRedis(redisOptions);
-  withoutAdvice(connection);
+  hearReadyCheck(connection);
   const { url, name, log } = options;
   if (log !== undefined) tellOutages(connection, { name, server: addressText(url), log, describe });
   else connection.on('error', () => undefined); // ioredis would print its stack; whoever asked waits the outage out
@@ -160,7 +160,10 @@ export async function untilReady(connection: Redis, address: ServerAddress, wait
   };
   try {
     await new Promise<void>((resolve, reject) => {
-      giveUp = () => reject(unreachableError(url, lastError, waitMs, { isClosing, isSilent: isOpen && !isClosing }));
+      giveUp = () => {
+        const isLoading = loading.has(connection);
+        reject(unreachableError(url, lastError, waitMs, { isClosing, isSilent: isOpen && !isClosing, isLoading }));
+      };
       connection.once('ready', resolve);
       connection.on('error', listeners.error);
       connection.once('end', listeners.end);
@@ -237,20 +240,26 @@ export function isPassingFault(error: unknown): boolean {
   return isConnectionFault(error) || isServerFull(error) || isPassingRefusal(error);
 }
 
+/** Those whose server has said, when it was asked last, that it still reads its data. */
+const loading = new WeakSet<Redis>();
+
 /**
- * ioredis asks INFO whether the server is ready. Where that is not allowed it prints advice, a line for each
- * connection; who needs INFO says so itself (server-check.ts).
+ * ioredis asks INFO whether the server is ready, and waits for as long as it loads. Where INFO is not allowed it prints
+ * advice, a line for each connection; who needs INFO says so itself (server-check.ts).
  */
-function withoutAdvice(connection: Redis): void {
+function hearReadyCheck(connection: Redis): void {
   const info = connection.info.bind(connection) as (...args: unknown[]) => unknown;
   Reflect.set(connection, 'info', (...args: unknown[]) => {
     const [callback] = args;
     if (typeof callback !== 'function') return info(...args);
     return info((error: Error | null, text: unknown) => {
+      if (/^loading:1/m.test(String(text))) loading.add(connection);
+      else loading.delete(connection);
       const isDenied = error?.message.includes('NOPERM') === true;
       Reflect.apply(callback, undefined, isDenied ? [null, ''] : [error, text]);
     });
   });
+  connection.on('close', () => loading.delete(connection));
 }
 
 function countReconnects(connection: Redis): void {
@@ -282,8 +291,10 @@ function unreachableError(
   url: string,
   cause: Error | undefined,
   waitMs: number,
-  { isClosing, isSilent }: { readonly isClosing: boolean; readonly isSilent: boolean },
+  { isClosing, isSilent, isLoading }: Record<'isClosing' | 'isSilent' | 'isLoading', boolean>,
 ): ShoalError<'QUEUE_UNREACHABLE'> {
+  if (isLoading) return notYetServing(url, 'it still reads its data');
+  if (cause !== undefined && isPassingRefusal(cause)) return notYetServing(url, describe(cause), cause);
   const starved = descriptorFailure(cause);
   if (starved !== undefined) {
     return new ShoalError(
@@ -322,6 +333,17 @@ function unreachableError(
         : '') +
       'Start it, or set redisUrl (REDIS_URL) to ' +
       'one that runs',
+    { server: redactUrl(url) },
+    cause,
+  );
+}
+
+/** It answers, and starting another one would not help. */
+function notYetServing(url: string, found: string, cause?: Error): ShoalError<'QUEUE_UNREACHABLE'> {
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server at ${redactUrl(url)} answers and cannot serve yet: ${found.replace(/\.$/, '')}. Try again when ` +
+      'it is through with that, which its log tells, or set redisUrl (REDIS_URL) to another one',
     { server: redactUrl(url) },
     cause,
   );

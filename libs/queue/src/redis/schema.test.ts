@@ -10,7 +10,7 @@ import { TestPlace, startTestServer } from '../testing.ts';
 import { BoardQueues } from '../upkeep/board-queues.ts';
 import { QueueAdmin } from '../upkeep/queue-admin.ts';
 import { BullJobSource } from '../worker/bull-job-source.ts';
-import type { Redis } from './connection.ts';
+import { connected, type Redis } from './connection.ts';
 import { SCHEMA_VERSION, checkSchema } from './schema.ts';
 
 let place: TestPlace;
@@ -101,4 +101,16 @@ test('a key that says something else is named with how to mend it', async () => 
   await connection.del(keySpace(prefix).schema());
   await connection.set(keySpace(prefix).schema(), 'text');
   await expect(checkSchema(connection, prefix)).rejects.toMatchObject({ code: 'QUEUE_DAMAGED' });
+});
+
+test('a server that answers for long that it cannot yet is unreachable in our words, with its own', async () => {
+  const orphan = await startTestServer({ topology: 'single', appendFsync: 'no' });
+  await orphan.command('CONFIG', 'SET', 'replica-serve-stale-data', 'no');
+  await orphan.command('REPLICAOF', '127.0.0.1', 1);
+  await expect(connected({ url: orphan.url, name: 'test' })).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringMatching(/answers and cannot serve yet, for 5 s: MASTERDOWN .*[^.]\. Try again/),
+    fields: { reply: expect.stringMatching(/^MASTERDOWN/) },
+  });
+  await orphan.stop();
 });

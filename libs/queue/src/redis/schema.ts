@@ -33,7 +33,8 @@ const OURS: Reader = { knows: SCHEMA_VERSION, oldest: OLDEST_READ };
 
 /**
  * One round trip. Throws QUEUE_UNSAFE where this process cannot read the structures under the prefix, QUEUE_DAMAGED where
- * the key holds something else, and what the server says.
+ * the key holds something else, QUEUE_UNREACHABLE where the server still says after five seconds that it cannot answer
+ * yet, and what else it says.
  */
 export async function checkSchema(connection: Redis, prefix: string, reader: Reader = OURS): Promise<void> {
   const found = await readSchema(connection, prefix);
@@ -80,21 +81,33 @@ async function readSchema(connection: Redis, prefix: string): Promise<Schema | u
   throw notASchema(key, `says version ${JSON.stringify(version)}, minReader ${JSON.stringify(minReader)}`);
 }
 
-/** A server that comes up or takes over says so for a moment, while it already lets connections in. */
-const NOT_YET = /^(CLUSTERDOWN|MASTERDOWN|LOADING|TRYAGAIN) /;
+/** A server that comes up, takes over or is in a long script says so, while it already lets connections in. */
+const NOT_YET = /^(BUSY|CLUSTERDOWN|MASTERDOWN|LOADING|TRYAGAIN) /;
 const NOT_YET_MS = 5_000;
 const ASK_AGAIN_MS = 100;
 
 async function answered<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
   const untilMs = performance.now() + NOT_YET_MS;
   for (;;) {
+    const isLast = performance.now() >= untilMs; // by when it was asked: a process that stood still asks once more
     try {
       return await ask();
     } catch (error) {
-      if (!(error instanceof Error && NOT_YET.test(error.message)) || performance.now() >= untilMs) throw error;
+      if (!(error instanceof Error && NOT_YET.test(error.message))) throw error;
+      if (isLast) throw notYet(error);
       await sleep(ASK_AGAIN_MS);
     }
   }
+}
+
+function notYet(refusal: Error): ShoalError<'QUEUE_UNREACHABLE'> {
+  return new ShoalError(
+    'QUEUE_UNREACHABLE',
+    `the queue server answers and cannot serve yet, for ${NOT_YET_MS / 1_000} s: ${refusal.message.replace(/\.$/, '')}. ` +
+      'Try again when it is through with that, which its log tells, or set redisUrl (REDIS_URL) to another one',
+    { reply: refusal.message },
+    refusal,
+  );
 }
 
 function notASchema(key: string, found: string, cause?: unknown): ShoalError<'QUEUE_DAMAGED'> {
