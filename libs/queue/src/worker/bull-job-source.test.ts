@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { keySpace, type EmbedReturn } from '@shoal/contract';
-import { noLog, type Logger } from '@shoal/core';
+import { noLog, type Logger, type Settlement } from '@shoal/core';
 import { RecordingLogger, describeJobSource } from '@shoal/core/testing';
 import { Queue, QueueEvents } from 'bullmq';
 import { BullJobSource } from './bull-job-source.ts';
@@ -290,6 +290,23 @@ describe('BullJobSource and BullMQ', () => {
       await source.stop();
     }
     expect(await (await scene.queue.getJob('a'))?.getState()).toBe('active');
+  });
+
+  // a claim has the hour at which it was asked for, and a worker that was stopped just then is answered seconds later
+  test('an ending is not taken for its own by a claim of the same millisecond that lost the job before', async () => {
+    await scene.queue.add('embed', {}, { jobId: 'a' });
+    const job = keySpace(scene.prefix).job('embed-x', 'a');
+    const first = await started({ leaseMs: 60_000 });
+    const [lost] = await first.claim(1);
+    const processedOn = await connection.hget(job, 'processedOn');
+    await connection.del(`${job}:lock`);
+    await connection.lmove(`${scene.prefix}:embed-x:active`, `${scene.prefix}:embed-x:wait`, 'LEFT', 'LEFT');
+    const next = await started();
+    const [claim] = await next.claim(1);
+    await connection.hset(job, 'processedOn', processedOn!);
+    const ending: Settlement = { kind: 'fail', failure: { code: 'CANCELLED', message: 'enough' } };
+    expect(await next.settle(claim!, ending)).toBe('settled');
+    expect(await first.settle(lost!, ending)).toBe('lease-lost');
   });
 
   test('stopClaiming ends a wait at once', async () => {

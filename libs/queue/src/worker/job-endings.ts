@@ -152,21 +152,25 @@ export class JobEndings {
 
   /**
    * A lost lock may be our own doing: when the connection breaks after the server did the work, the same command is
-   * sent again and finds no lock. The job says whether it ended the way we asked, and whether anybody claimed it since.
+   * sent again and finds no lock. The job says whether it ended the way we asked, and whether anybody claimed it since,
+   * this worker included: each claim is counted. The hour of a claim does not tell them apart, for what a worker asks
+   * for in one millisecond may be done seconds later.
    */
   private async wasTakenBefore({ job, token }: TakenJob, ending: Ending): Promise<SettleResult> {
     if (ending.kind === 'return' || ending.kind === 'park') return 'lease-lost';
     const { connection, prefix, queue } = this.options;
     try {
       if (ending.kind === 'hand-over' && (await this.wasHandedOver(job, token))) return 'settled';
-      const [finishedOn, returnvalue, reason, processedOn] = await connection.hmget(
+      const [finishedOn, returnvalue, reason, processedOn, claims] = await connection.hmget(
         keySpace(prefix).job(queue, job.id ?? ''),
         'finishedOn',
         'returnvalue',
         'failedReason',
         'processedOn',
+        'ats',
       );
-      if (Number(processedOn) !== job.processedOn) return 'lease-lost'; // whoever claimed it then has ended it
+      const isSameClaim = Number(processedOn) === job.processedOn && Number(claims) === job.attemptsStarted;
+      if (!isSameClaim) return 'lease-lost'; // whoever claimed it then has ended it
       const failure =
         ending.kind === 'complete' ? undefined : ending.kind === 'hand-over' ? ending.handOver.reason : ending.failure;
       const isOurs =

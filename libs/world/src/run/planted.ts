@@ -182,7 +182,7 @@ export const PLANTED: readonly PlantedFault[] = [
     name: 'ending-of-the-next',
     mistake: 'an ending that finds no lock is taken for its own when the next worker said the same',
     file: 'libs/queue/src/worker/job-endings.ts',
-    from: "if (Number(processedOn) !== job.processedOn) return 'lease-lost';",
+    from: "if (!isSameClaim) return 'lease-lost';",
     to: '',
   },
   {
