@@ -185,7 +185,7 @@ export class PackedTree {
     for (const home of [`libs/${name}`, `apps/${name}`]) {
       const path = join(this.#project, home, 'package.json');
       if (!existsSync(path)) continue;
-      const found = (JSON.parse(readFileSync(path, 'utf8')) as Manifest).exports?.[`.${entry}`];
+      const found = exported(JSON.parse(readFileSync(path, 'utf8')) as Manifest, `.${entry}`);
       if (found !== undefined) return posix.join(home, kind === 'js' ? found.default : found.types);
     }
     throw new Error(`${request} is no entry of the workspace`);
@@ -199,6 +199,22 @@ export class PackedTree {
     this.#modules.set(file, read);
     return read;
   }
+}
+
+/** Where an entry lies: one of its own, or a module of a folder whose modules all are some (`./files/*`). */
+function exported(
+  { exports = {} }: Manifest,
+  entry: string,
+): { readonly types: string; readonly default: string } | undefined {
+  const own = exports[entry];
+  if (own !== undefined) return own;
+  for (const [pattern, { types, default: module }] of Object.entries(exports)) {
+    const [before = '', after] = pattern.split('*');
+    if (after === undefined || !entry.startsWith(before) || !entry.endsWith(after)) continue;
+    const star = entry.slice(before.length, entry.length - after.length);
+    return { types: types.replace('*', star), default: module.replace('*', star) };
+  }
+  return undefined;
 }
 
 function parsed(file: string, text: string): Module {
