@@ -1,5 +1,5 @@
 // Texts to hold tokenizers against each other: what people wrote into the packages of this checkout, and random strings
-// over many scripts. The same ones in the same order on every run of the same checkout.
+// over many scripts. The same ones in the same order on every run of the same checkout, except at night.
 
 import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,16 +7,31 @@ import { join } from 'node:path';
 const MAX_LINES_PER_FILE = 60;
 const MAX_FILE_BYTES = 400_000;
 
+/** What was read so far of a folder, whose list alone takes a second. */
+interface Reading {
+  readonly paths: Iterator<string>;
+  readonly lines: Set<string>;
+}
+
+const readings = new Map<string, Reading>();
+
 /** Distinct lines of 3 to 2,000 characters from Markdown, text and source files under `folder`, at most `limit`. */
 export function realLines(folder: string, limit: number): readonly string[] {
-  const lines = new Set<string>();
-  for (const path of readdirSync(folder, { recursive: true, encoding: 'utf8' }).sort()) {
-    if (lines.size >= limit) break;
-    // what this checkout itself changes
-    if (!/\.(md|txt|js|mjs|ts)$/.test(path) || /^@shoal|(^|\/)\./.test(path)) continue;
+  const { paths, lines } = readings.get(folder) ?? { paths: textFiles(folder).values(), lines: new Set<string>() };
+  readings.set(folder, { paths, lines });
+  while (lines.size < limit) {
+    const { done, value: path } = paths.next();
+    if (done === true) break;
     for (const line of linesOf(join(folder, path)).slice(0, MAX_LINES_PER_FILE)) lines.add(line);
   }
   return [...lines].slice(0, limit);
+}
+
+/** In the order of their paths, without what this checkout itself changes. */
+function textFiles(folder: string): string[] {
+  return readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((path) => /\.(md|txt|js|mjs|ts)$/.test(path) && !/^@shoal|(^|\/)\./.test(path))
+    .sort();
 }
 
 function linesOf(path: string): readonly string[] {
@@ -148,10 +163,13 @@ export function hostileStrings(count: number, seed: number): readonly string[] {
   );
 }
 
-/** Each code point beside letters, blanks, a mark and itself; `step` leaves out all but every so many. */
+/** The days since 1970 at night, 0 by day: added to a seed it gives every night texts of its own. */
+export const NIGHT = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 0 : Math.floor(Date.now() / 86_400_000);
+
+/** Each code point beside letters, blanks, a mark and itself; of `step` of them one, another each night. */
 export function everyCodePoint(step = 1): readonly string[] {
   const texts: string[] = [];
-  for (let point = 0; point < 0x110000; point += step) {
+  for (let point = NIGHT % step; point < 0x110000; point += step) {
     if (point >= 0xd800 && point < 0xe000) continue;
     const char = String.fromCodePoint(point);
     texts.push(`${char}a b${char} ${char} x${char}y é${char}\u0301 ${char}${char}`);
