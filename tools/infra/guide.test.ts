@@ -2,6 +2,7 @@
 // and cluster can run, as they stand there. What is put in place of a word of the page is said beside it.
 
 import { execFileSync, spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
 import {
   existsSync,
   mkdirSync,
@@ -42,20 +43,23 @@ function block(name: string): string {
   return found;
 }
 
+/** Empty, and no other try's of the same test. */
+const freshFolder = (): string => mkdtempSync(join(place, 'try-'));
+
 /** `shoal` on PATH, a home of its own, the models of this machine. */
-async function laptop(): Promise<NodeJS.ProcessEnv> {
+async function laptop(home: string): Promise<NodeJS.ProcessEnv> {
   const { main, execArgv } = programOf('cli');
-  mkdirSync(join(place, 'bin'));
-  mkdirSync(join(place, 'cache'));
-  symlinkSync(join(CACHE, 'models'), join(place, 'cache/models'));
+  mkdirSync(join(home, 'bin'));
+  mkdirSync(join(home, 'cache'));
+  symlinkSync(join(CACHE, 'models'), join(home, 'cache/models'));
   const { path } = await findServerProgram({ cacheDir: CACHE, onProgress: () => undefined });
-  symlinkSync(path, join(place, 'bin/valkey-server'));
+  symlinkSync(path, join(home, 'bin/valkey-server'));
   const command = ['exec', process.execPath, ...execArgv, main, '"$@"'].join(' ');
-  writeFileSync(join(place, 'bin/shoal'), `#!/bin/sh\n${command}\n`, { mode: 0o755 });
+  writeFileSync(join(home, 'bin/shoal'), `#!/bin/sh\n${command}\n`, { mode: 0o755 });
   return {
-    PATH: `${join(place, 'bin')}:${process.env['PATH']}`,
-    HOME: place,
-    SHOAL_CACHE_DIR: join(place, 'cache'),
+    PATH: `${join(home, 'bin')}:${process.env['PATH']}`,
+    HOME: home,
+    SHOAL_CACHE_DIR: join(home, 'cache'),
     SHOAL_THREADS: '1',
   };
 }
@@ -77,9 +81,10 @@ async function answers(socket: string, commands: readonly string[]): Promise<str
 }
 
 test('the queue server starts by the line of its unit, in a folder that is there, and lets our users in', async () => {
-  const secrets = join(place, 'secrets');
-  const data = join(place, 'data');
-  const socket = join(place, 'valkey.sock');
+  const folder = freshFolder();
+  const secrets = join(folder, 'secrets');
+  const data = join(folder, 'data');
+  const socket = join(folder, 'valkey.sock');
   mkdirSync(data);
   execFileSync('sh', ['infra/valkey/make-secrets.sh', secrets], { cwd: ROOT, stdio: 'ignore' });
   const unit = readFileSync(join(ROOT, 'infra/systemd/shoal-valkey.service'), 'utf8');
@@ -92,7 +97,7 @@ test('the queue server starts by the line of its unit, in a folder that is there
   // no port of this machine, and nothing of the file but what it says itself
   const { path } = await findServerProgram({ cacheDir: CACHE, onProgress: () => undefined });
   const server = spawn(path, [...args.trim().split(/\s+/), '--port', '0', '--unixsocket', socket], {
-    cwd: place,
+    cwd: folder,
     stdio: 'ignore',
   });
   running.push(server);
@@ -105,13 +110,20 @@ test('the queue server starts by the line of its unit, in a folder that is there
 
 describe.skipIf(!isNight)('(nightly) docs/deployment.md', () => {
   test('a laptop: everything starts, a vector comes, the fleet is seen', async () => {
-    const env = await laptop();
-    const up = spawn('sh', ['-eu', '-c', `exec ${block('laptop-up').trim()}`], { cwd: place, env, stdio: 'ignore' });
+    const home = freshFolder();
+    const env = await laptop(home);
+    const up = spawn('sh', ['-eu', '-c', `exec ${block('laptop-up').trim()}`], { cwd: home, env, stdio: 'ignore' });
     running.push(up);
-    const asked = (): { readonly status: number | null; readonly stdout: string } =>
-      spawnSync('sh', ['-eu', '-c', block('laptop')], { cwd: place, env, encoding: 'utf8' });
-    await expect.poll(() => asked().status, { timeout: 300_000, interval: 2_000 }).toBe(0);
-    expect(asked().stdout).toMatch(/"embedding":.*\n?.*minilm/s);
+    const ended = once(up, 'exit');
+    try {
+      const asked = (): { readonly status: number | null; readonly stdout: string } =>
+        spawnSync('sh', ['-eu', '-c', block('laptop')], { cwd: home, env, encoding: 'utf8' });
+      await expect.poll(() => asked().status, { timeout: 300_000, interval: 2_000 }).toBe(0);
+      expect(asked().stdout).toMatch(/"embedding":.*\n?.*minilm/s);
+    } finally {
+      up.kill('SIGTERM');
+      await ended; // its ports are free for another try
+    }
   });
 
   test('systemd: files, users, folders, passwords and a model are put where the units look for them', async (context) => {
