@@ -223,7 +223,7 @@ async function serverFindings(redisUrl: string, settings: Settings, version: str
   const queue = await queueOfNamed(settings.model, storeFolders(settings));
   const connection = openConnection({ url: redisUrl, name: 'doctor' });
   try {
-    await untilReady(connection, redisUrl, ANSWER_WITHIN_MS);
+    await untilReady(connection, redisUrl, { waitMs: ANSWER_WITHIN_MS });
     const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: unsafeServer === 'warn' });
     const refusal = await writeRefusal(connection, prefix);
     const what = `${facts.product} ${facts.version}`;

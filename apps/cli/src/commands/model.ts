@@ -308,11 +308,12 @@ async function refuseServed(terminal: Terminal, settings: Settings, models: read
   const { cacheDir } = foldersOf(terminal, settings);
   const server = await attachRunningServer({ cacheDir, redisUrl: settings.redisUrl, signal: terminal.signal });
   if (server === undefined) return; // no worker runs
-  const { withConnection } = await import('../processes/session.ts');
+  const { withConnection } = await import('../processes/queue-connection.ts');
   const { liveWorkers } = await import('@shoal/queue');
   try {
     const { prefix } = settings;
-    await withConnection({ redisUrl: server.url, prefix, signal: terminal.signal }, async (connection) => {
+    const onSlow = (line: string): void => say(terminal, line);
+    await withConnection({ redisUrl: server.url, prefix, signal: terminal.signal, onSlow }, async (connection) => {
       for (const model of models) {
         const { name } = model;
         const workers = await liveWorkers(connection, queueOf(model), prefix);

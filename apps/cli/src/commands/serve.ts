@@ -8,7 +8,8 @@ import type { StoredModel } from '@shoal/models';
 import { liveWorkers } from '@shoal/queue';
 import { UpProcess, forkApp, samePort, type App } from '../processes/up-process.ts';
 import { fetchModel } from '../processes/fetch-model.ts';
-import { withConnection, withServer, type ConnectionTerms } from '../processes/session.ts';
+import { withConnection, type ConnectionTerms } from '../processes/queue-connection.ts';
+import { withServer } from '../processes/session.ts';
 import { settingsEnvironment, settingsOf } from '../settings.ts';
 import { print, say, type Terminal } from '../terminal.ts';
 

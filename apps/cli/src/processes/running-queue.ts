@@ -6,6 +6,7 @@ import { cacheFolder, storeFolders, type Settings } from '@shoal/core';
 import { attachRunningServer } from '@shoal/private-server';
 import { BoardQueues } from '@shoal/queue';
 import { settingsOf } from '../settings.ts';
+import { untilItAnswers } from './queue-connection.ts';
 import { say, type Terminal } from '../terminal.ts';
 
 export interface RunningQueue {
@@ -54,7 +55,10 @@ export async function withRunningServer(
       { cacheDir },
     );
   try {
-    await use({ redisUrl: server.url, prefix: settings.prefix }, settings);
+    const place = { redisUrl: server.url, prefix: settings.prefix };
+    if (!server.isPrivate)
+      await untilItAnswers({ ...place, signal: terminal.signal, onSlow: (line) => say(terminal, line) });
+    await use(place, settings);
   } finally {
     await server.release();
   }

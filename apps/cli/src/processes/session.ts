@@ -18,6 +18,7 @@ import {
 } from '@shoal/queue';
 import { attachServer } from '@shoal/private-server';
 import { WorkerKeeper, forkWorker } from './keep-worker.ts';
+import { untilItAnswers } from './queue-connection.ts';
 import { WaitingNotice } from './waiting-notice.ts';
 import { settingsEnvironment } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
@@ -81,38 +82,15 @@ export async function withServer<Result>(
   });
   try {
     if (!server.isPrivate)
-      await withConnection(
-        { redisUrl: server.url, prefix: settings.prefix, signal: terminal.signal },
-        async () => undefined,
-      );
+      await untilItAnswers({
+        redisUrl: server.url,
+        prefix: settings.prefix,
+        signal: terminal.signal,
+        onSlow: (line) => (isQuiet ? undefined : say(terminal, line)),
+      }).catch(withTheOtherCure);
     return await use({ redisUrl: server.url, lost: losing.signal });
   } finally {
     await server.release();
-  }
-}
-
-export interface ConnectionTerms {
-  readonly redisUrl: string;
-  readonly prefix: string;
-  /** Closes the connection: whatever waits for the server is rejected. */
-  readonly signal: AbortSignal;
-}
-
-/** Runs `use` with a connection to a queue server that answers. Throws CONFIG_INVALID or QUEUE_UNREACHABLE. */
-export async function withConnection<Result>(
-  { redisUrl, prefix, signal }: ConnectionTerms,
-  use: (connection: Redis) => Promise<Result>,
-): Promise<Result> {
-  signal.throwIfAborted();
-  const connection = openConnection({ url: redisUrl, prefix, name: 'shoal-cli' });
-  const leave = (): void => void closeConnection(connection);
-  signal.addEventListener('abort', leave, { once: true });
-  try {
-    await untilReady(connection, redisUrl).catch(withTheOtherCure);
-    return await use(connection);
-  } finally {
-    signal.removeEventListener('abort', leave);
-    await closeConnection(connection);
   }
 }
 

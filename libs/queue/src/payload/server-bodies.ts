@@ -33,7 +33,7 @@ export class ServerBodies implements Bodies {
   }
 
   async ready(): Promise<void> {
-    if (this.connection.status !== 'ready') await untilReady(this.connection, this.url, READY_MS);
+    if (this.connection.status !== 'ready') await untilReady(this.connection, this.url, { waitMs: READY_MS });
   }
 
   async put(key: string, value: Buffer, ttlMs: number): Promise<void> {

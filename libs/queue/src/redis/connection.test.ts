@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { connect, createServer, type AddressInfo } from 'node:net';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { once } from 'node:events';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { redactUrl } from '@shoal/core';
@@ -84,7 +84,7 @@ test('what is sent in one turn leaves together, but nobody waits for a quarter o
 test('an unreachable server is named without its password, with what was found and what to do', async () => {
   const url = 'redis://user:secret@127.0.0.1:1';
   const connection = openConnection({ url, name: 'test' });
-  const error: unknown = await untilReady(connection, url, 200).catch((caught: unknown) => caught);
+  const error: unknown = await untilReady(connection, url, { waitMs: 200 }).catch((caught: unknown) => caught);
   expect(error).toMatchObject({
     code: 'QUEUE_UNREACHABLE',
     message: expect.stringMatching(/\*\*\*@127\.0\.0\.1:1 .*ECONNREFUSED.*REDIS_URL/),
@@ -97,7 +97,7 @@ test('a server that refuses to talk to us is not waited for', async () => {
   await server.command('CONFIG', 'SET', 'requirepass', 'right');
   const url = server.url.replace('unix://', 'unix://:wrong@');
   const connection = openConnection({ url, name: 'test' });
-  await expect(untilReady(connection, url, 60_000)).rejects.toMatchObject({
+  await expect(untilReady(connection, url, { waitMs: 60_000 })).rejects.toMatchObject({
     code: 'QUEUE_UNREACHABLE',
     message: expect.stringContaining('WRONGPASS'),
   });
@@ -113,7 +113,7 @@ test.each([
   await server.command('CONFIG', 'SET', 'requirepass', 'right');
   const url = `${server.url.replace('unix://', scheme)}${query}`;
   const connection = openConnection({ url, name: 'test' });
-  const error: unknown = await untilReady(connection, url, 3_000).catch((caught: unknown) => caught);
+  const error: unknown = await untilReady(connection, url, { waitMs: 3_000 }).catch((caught: unknown) => caught);
   await closeConnection(connection);
   await server.command('CONFIG', 'SET', 'requirepass', '');
   expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(said) });
@@ -125,7 +125,7 @@ test('a server on a socket that was stopped is said to take connections, with th
   process.kill(server.pid, 'SIGSTOP');
   try {
     const connection = openConnection({ url: server.url, name: 'test' });
-    await expect(untilReady(connection, server.url, 200)).rejects.toMatchObject({
+    await expect(untilReady(connection, server.url, { waitMs: 200 })).rejects.toMatchObject({
       code: 'QUEUE_UNREACHABLE',
       message: expect.stringMatching(/takes connections and says nothing .*fuser \/.* kill -CONT/),
     });
@@ -135,13 +135,43 @@ test('a server on a socket that was stopped is said to take connections, with th
   }
 });
 
+test('a server that is slow is waited for, and that is said once', async () => {
+  process.kill(server.pid, 'SIGSTOP');
+  const connection = openConnection({ url: server.url, name: 'test' });
+  const said: string[] = [];
+  await untilReady(connection, server.url, {
+    onSlow(line) {
+      said.push(line);
+      process.kill(server.pid, 'SIGCONT');
+    },
+  });
+  await closeConnection(connection);
+  expect(said).toEqual([
+    expect.stringMatching(/^waiting for the queue server at unix:\/\/\/\S+, which takes connections and has not/),
+  ]);
+});
+
+test('one that was slow and hangs up then is not waited for any longer', async () => {
+  const sockets: Socket[] = [];
+  const slow = createServer((socket) => sockets.push(socket.resume())).listen(0, '127.0.0.1');
+  await once(slow, 'listening');
+  const url = `redis://127.0.0.1:${(slow.address() as AddressInfo).port}`;
+  const connection = openConnection({ url, name: 'test' });
+  await expect(untilReady(connection, url, { onSlow: () => sockets[0]!.destroy() })).rejects.toMatchObject({
+    code: 'QUEUE_UNREACHABLE',
+    message: expect.stringMatching(/takes connections and closes them: if it speaks TLS/),
+  });
+  await closeConnection(connection);
+  slow.close();
+});
+
 test('a server that accepts and says nothing is given up on in time', async () => {
   const mute = createServer((socket) => socket.resume()).listen(0, '127.0.0.1');
   await once(mute, 'listening');
   const address = mute.address();
   const url = `redis://127.0.0.1:${typeof address === 'object' && address !== null ? address.port : 0}`;
   const connection = openConnection({ url, name: 'test' });
-  await expect(untilReady(connection, url, 200)).rejects.toMatchObject({
+  await expect(untilReady(connection, url, { waitMs: 200 })).rejects.toMatchObject({
     code: 'QUEUE_UNREACHABLE',
     message: expect.stringContaining('no answer within 200 ms'),
   });
@@ -156,7 +186,9 @@ test('a server that still reads its data, or is in a long script, is said to ans
     vi.waitFor(
       async () => {
         const connection = openConnection({ url: slow.url, name: 'test' });
-        const error: unknown = await untilReady(connection, slow.url, 1_000).catch((caught: unknown) => caught);
+        const error: unknown = await untilReady(connection, slow.url, { waitMs: 1_000 }).catch(
+          (caught: unknown) => caught,
+        );
         await closeConnection(connection);
         expect(error).toMatchObject({ code: 'QUEUE_UNREACHABLE', message: expect.stringMatching(expected) });
       },

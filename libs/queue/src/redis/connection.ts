@@ -139,37 +139,85 @@ export async function connected(options: ConnectionOptions): Promise<Redis> {
   }
 }
 
-/**
- * Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not within `waitMs` or refuses to talk to us.
- */
-export async function untilReady(connection: Redis, address: ServerAddress, waitMs = 5_000): Promise<void> {
+/** How long a server is waited for. */
+export interface Patience {
+  /**
+   * Left out: 5 s where connections are refused or hung up on, as by a server that is about to start, and 30 s where
+   * nothing is refused, as by one that is slow or says that it cannot serve yet.
+   */
+  readonly waitMs?: number | undefined;
+  /** Told once what is waited for, in a line for a person, when a server turns out to be slow. */
+  readonly onSlow?: ((line: string) => void) | undefined;
+}
+
+const AWAY_MS = 5_000;
+const SLOW_MS = 30_000;
+
+/** Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not in time, at once when it refuses us. */
+export async function untilReady(
+  connection: Redis,
+  address: ServerAddress,
+  { waitMs, onSlow }: Patience = {},
+): Promise<void> {
   const url = typeof address === 'string' ? address : addressText(address);
   if (connection.status === 'ready') return;
   let lastError: Error | undefined;
+  let notYet: Error | undefined;
   let giveUp: (() => void) | undefined;
-  let [isOpen, isClosing] = [false, false];
-  const timer = setTimeout(() => giveUp?.(), waitMs);
+  let [isOpen, hasHungUp, wasDeaf, isLate] = [connection.status === 'connect', false, false, false];
+  const beganMs = performance.now();
+  let limitMs = waitMs ?? AWAY_MS;
+  const isSilent = (): boolean => !hasHungUp && (isOpen || lastError === undefined);
+  const judge = (): void => {
+    if (giveUp === undefined || connection.status === 'ready') return;
+    if (isLate || waitMs !== undefined || !isSilent()) return giveUp();
+    isLate = true;
+    limitMs = SLOW_MS;
+    timer = setTimeout(giveUp, SLOW_MS - AWAY_MS);
+    onSlow?.(slowLine(url, loading.has(connection) ? 'still reads its data' : whatIsSlow(isOpen, notYet)));
+  };
+  // where the loop stood still, what came meanwhile is heard first
+  let timer = setTimeout(() => setImmediate(judge), limitMs);
+  const notSilentAnyMore = (): void => {
+    if (!isLate || isSilent()) return;
+    limitMs = Math.round(performance.now() - beganMs);
+    giveUp?.();
+  };
   const listeners = {
     error(error: Error): void {
+      if (isDeafness(error)) return void (wasDeaf = true);
+      if (isTimeOut(error) || isPassingRefusal(error)) return void (notYet = error);
       lastError = error;
       if (isRefusal(error)) giveUp?.();
+      else notSilentAnyMore();
     },
     end: () => giveUp?.(),
-    connect: () => (isOpen = true),
-    close: () => (isClosing = isOpen),
+    connect(): void {
+      isOpen = true;
+      lastError = undefined; // what was before is over
+    },
+    close(): void {
+      hasHungUp ||= isOpen && !wasDeaf && notYet === undefined; // else it was us
+      [isOpen, wasDeaf] = [false, false];
+      notSilentAnyMore();
+    },
   };
   try {
     await new Promise<void>((resolve, reject) => {
       giveUp = () => {
-        const isLoading = loading.has(connection);
-        reject(unreachableError(url, lastError, waitMs, { isClosing, isSilent: isOpen && !isClosing, isLoading }));
+        const seen = { isClosing: hasHungUp, isSilent: isOpen && !hasHungUp, isLoading: loading.has(connection) };
+        reject(unreachableError(url, lastError ?? notYet, limitMs, seen));
       };
       connection.once('ready', resolve);
       connection.on('error', listeners.error);
       connection.once('end', listeners.end);
       connection.on('connect', listeners.connect).on('close', listeners.close);
+      if (connection.status !== 'end') return;
+      lastError = new Error('the connection is closed');
+      giveUp();
     });
   } finally {
+    giveUp = undefined;
     clearTimeout(timer);
     connection.off('error', listeners.error);
     connection.off('end', listeners.end);
@@ -280,6 +328,18 @@ function isRefusal(error: Error): boolean {
   );
 }
 
+function slowLine(url: string, what: string): string {
+  return `waiting for the queue server at ${redactUrl(url)}, which ${what}${url.startsWith('rediss') ? `; ${PLAIN}` : ''}`;
+}
+
+function whatIsSlow(isOpen: boolean, notYet: Error | undefined): string {
+  if (notYet !== undefined && isPassingRefusal(notYet)) return `cannot serve yet: ${describe(notYet)}`;
+  return isOpen ? 'takes connections and has not answered yet' : 'has neither answered nor refused yet';
+}
+
+/** A plain server takes the greeting of TLS for the beginning of a command and waits for its end. */
+const PLAIN = 'if it speaks no TLS, write redis:// instead of rediss://';
+
 /** A server of TLS hangs up on who speaks none, and says nothing. */
 function maybeTls(url: string): string | undefined {
   return /^redis(\+|:)/.test(url)
@@ -304,12 +364,12 @@ function unreachableError(
       cause,
     );
   }
-  const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause);
+  const found = cause === undefined ? `no answer within ${waitMs} ms` : describe(cause).replace(/\.$/, '');
   const cure = cause === undefined ? (isClosing ? maybeTls(url) : undefined) : tlsCure(cause);
   if (cure !== undefined) {
     return new ShoalError(
       'QUEUE_UNREACHABLE',
-      `no connection to the queue server at ${redactUrl(url)}: ${found.replace(/\.$/, '')}. ${cure}`,
+      `no connection to the queue server at ${redactUrl(url)}: ${found}. ${cure}`,
       { server: redactUrl(url) },
       cause,
     );
@@ -317,7 +377,7 @@ function unreachableError(
   if (cause !== undefined && isRefusal(cause)) {
     return new ShoalError(
       'QUEUE_UNREACHABLE',
-      `the queue server at ${redactUrl(url)} answers and refuses us: ${found.replace(/\.$/, '')}. Check user, ` +
+      `the queue server at ${redactUrl(url)} answers and refuses us: ${found}. Check user, ` +
         'password and database in redisUrl (REDIS_URL), and that it is a Redis or Valkey that listens there',
       { server: redactUrl(url) },
       cause,
@@ -327,10 +387,7 @@ function unreachableError(
   return new ShoalError(
     'QUEUE_UNREACHABLE',
     `the queue server at ${redactUrl(url)} does not answer: ${found}. ` +
-      // A plain server takes the greeting of TLS for the beginning of a command and waits for its end.
-      (cause === undefined && url.startsWith('rediss')
-        ? 'If it speaks no TLS, write redis:// instead of rediss://. '
-        : '') +
+      (url.startsWith('rediss') && (cause === undefined || isTimeOut(cause)) ? `I${PLAIN.slice(1)}. ` : '') +
       'Start it, or set redisUrl (REDIS_URL) to ' +
       'one that runs',
     { server: redactUrl(url) },
@@ -359,6 +416,16 @@ function silentHere(url: string, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'
       'server that is ended is started again with what it had',
     { server: redactUrl(url) },
   );
+}
+
+/** Of a limit that we set ourselves, for a connection or for what a Sentinel or node says. */
+function isTimeOut(error: Error): boolean {
+  return Reflect.get(error, 'code') === 'ETIMEDOUT' || error.message.includes('Command timed out');
+}
+
+/** We hung up, after DEAF_MS. */
+function isDeafness(error: Error): boolean {
+  return error.message.startsWith('Socket timeout');
 }
 
 /** Node gives an AggregateError without a message when a name has several addresses and none answers. */

@@ -1,8 +1,10 @@
 import { EventEmitter } from 'node:events';
 import type { Redis } from 'ioredis';
-import { expect, test } from 'vitest';
+import { afterEach, expect, test, vi } from 'vitest';
 import { RecordingLogger } from '@shoal/core/testing';
 import { tellOutages } from './outage-lines.ts';
+
+afterEach(() => void vi.useRealTimers());
 
 function connections(log: RecordingLogger, count: number): EventEmitter[] {
   return Array.from({ length: count }, (_, at) => {
@@ -32,4 +34,27 @@ test('an outage of twelve connections is one line when it begins and one when th
   all[3]!.emit('error', new Error('again'));
   all[3]!.emit('ready');
   expect(log.lines).toHaveLength(4);
+});
+
+test('a server that is slow at the first contact is one line, and one when it answers; others are not told of', () => {
+  vi.useFakeTimers();
+  const log = new RecordingLogger();
+  const [answered, closed, lost, ...slow] = connections(log, 5);
+  answered!.emit('ready');
+  closed!.emit('end');
+  vi.advanceTimersByTime(4_000);
+  expect(log.lines).toEqual([]);
+  lost!.emit('error', new Error('ECONNREFUSED'));
+  lost!.emit('ready');
+  expect(log.messages('warn')).toEqual(['queue server lost, reconnecting']);
+  vi.advanceTimersByTime(2_000);
+  for (const connection of slow) connection.emit('ready');
+  expect(log.lines.slice(2)).toMatchObject([
+    {
+      level: 'warn',
+      fields: { connection: 'c3', reason: 'silent for 5000 ms' },
+      message: 'queue server has not answered yet, waiting',
+    },
+    { level: 'info', fields: { connections: 2 }, message: 'queue server is back' },
+  ]);
 });

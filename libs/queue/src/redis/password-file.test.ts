@@ -34,7 +34,7 @@ test('the password of the file logs in, by the setting as well as in the URL', a
   expect(JSON.stringify(settings)).not.toContain(SECRET);
   const connection = openConnection({ url: settings.redisUrl!, name: 'test' });
   try {
-    await untilReady(connection, settings.redisUrl!, 5_000);
+    await untilReady(connection, settings.redisUrl!);
     expect(await connection.call('ACL', 'WHOAMI')).toBe('keeper');
   } finally {
     await closeConnection(connection);

@@ -131,7 +131,7 @@ test('a Sentinel that says late who is master, to whom asks again already, does 
     for (const [at, wire] of wires.entries()) wire.letGo(late[at]);
     await Promise.all(late.flat().map(({ near }) => near.closed || once(near, 'close')));
     for (const wire of wires) wire.letGo();
-    await untilReady(connection, 'the new master', 30_000);
+    await untilReady(connection, 'the new master', { waitMs: 30_000 });
     expect(await portOf(connection)).not.toBe(before);
     await closeConnection(connection);
   }));
@@ -143,7 +143,7 @@ test('a wish to leave the server, made while the master is asked for, does not e
     await vi.waitUntil(() => connection.status === 'connecting', PATIENCE);
     connection.disconnect(true);
     for (const wire of wires) wire.letGo();
-    await untilReady(connection, 'the master', 30_000);
+    await untilReady(connection, 'the master', { waitMs: 30_000 });
     expect(await connection.ping()).toBe('PONG');
     await closeConnection(connection);
   }));
@@ -152,7 +152,7 @@ test('a Sentinel that takes connections and says nothing is passed over, and doe
   withWires(async ([mute]) => {
     mute!.slowDown();
     const connection = openConnection({ url: urlOf([mute!.port, ...sentinels]), name: 'test' });
-    await untilReady(connection, 'the master', 30_000);
+    await untilReady(connection, 'the master', { waitMs: 30_000 });
     await closeConnection(connection);
     const asking = openConnection({ url: urlOf([mute!.port]), name: 'test' });
     await vi.waitUntil(() => asking.status === 'connecting', PATIENCE);

@@ -159,14 +159,14 @@ test('what is not a cluster, and Sentinels that know no such master, are named w
   const server = await startTestServer({ topology: 'single' });
   const single = server.url.replace('redis://', 'redis+cluster://');
   const connection = openConnection({ url: single, name: 'test' });
-  await expect(untilReady(connection, single, 1_000)).rejects.toMatchObject({
+  await expect(untilReady(connection, single, { waitMs: 1_000 })).rejects.toMatchObject({
     code: 'QUEUE_UNREACHABLE',
     message: expect.stringMatching(/cluster support disabled/),
   });
   await closeConnection(connection);
   const none = 'redis+sentinel://127.0.0.1:1,127.0.0.1:2/none';
   const away = openConnection({ url: none, name: 'test' });
-  await expect(untilReady(away, none, 500)).rejects.toMatchObject({
+  await expect(untilReady(away, none, { waitMs: 500 })).rejects.toMatchObject({
     code: 'QUEUE_UNREACHABLE',
     message: expect.stringMatching(/sentinels are unreachable/),
   });

@@ -96,7 +96,7 @@ async function failureOf(url: string): Promise<string> {
   try {
     const connection = openConnection({ url, name: 'test' });
     try {
-      await untilReady(connection, url, 2_000);
+      await untilReady(connection, url, { waitMs: 2_000 });
       return 'none';
     } finally {
       await closeConnection(connection);

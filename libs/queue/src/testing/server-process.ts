@@ -100,7 +100,7 @@ async function launch(program: string, args: readonly string[], url: string): Pr
   died.catch(() => undefined);
   const control = openConnection({ url, name: 'test-server-start' });
   try {
-    await Promise.race([untilReady(control, url, 20_000), died]);
+    await Promise.race([untilReady(control, url, { waitMs: 20_000 }), died]);
   } finally {
     await closeConnection(control);
   }
