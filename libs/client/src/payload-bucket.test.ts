@@ -159,7 +159,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     const vectors = await expected(asked);
     const client = await connect();
     const embedded = client.embed(asked);
-    await expect.poll(held, { interval: 5 }).toBeGreaterThan(0);
+    await expect.poll(held, { interval: 5, timeout: 20_000 }).toBeGreaterThan(0);
     gate.refuse(refusal);
     expect(bytesOf((await embedded).vectors).equals(vectors)).toBe(true);
   });
