@@ -12,7 +12,6 @@ import { failWaiting, type FailedWaiting } from '../bullmq/internals.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import { RedisAnnouncer } from '../worker/announcer.ts';
-import { askNowAndThen } from '../redis/ask-now-and-then.ts';
 import { runScript } from '../redis/script.ts';
 import { translated } from '../redis/translated.ts';
 import { CANCEL_CLAIMED_JOB, FIND_CANCELLED_JOBS } from './lua/scripts.generated.ts';
@@ -178,7 +177,6 @@ export class CancelListener {
     // By ioredis itself nobody would catch its failure when the connection closes meanwhile: an unhandled rejection
     // (6.0.0).
     this.subscriber.options.autoResubscribe = false;
-    askNowAndThen(this.subscriber);
     this.subscriber.on('message', (_channel: string, text: string) => options.onCancelled(jobIdsIn(text)));
   }
 

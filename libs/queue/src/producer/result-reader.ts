@@ -17,7 +17,6 @@ import { BufferPool } from '@shoal/core/base';
 import { releaseAdmission } from '../admission/admission.ts';
 import type { ServerAddress } from '../redis/given-connection.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import { askNowAndThen } from '../redis/ask-now-and-then.ts';
 import { watchConnection } from '../redis/watch-connection.ts';
 import { acknowledge, type Acknowledged } from '../payload/acknowledge.ts';
 import { countPayload } from '../redis/process-counts.ts';
@@ -80,7 +79,6 @@ export class ResultReader {
       this.marks.lost();
       this.tell(event);
     });
-    askNowAndThen(subscriber);
     watchConnection(subscriber, (event) => {
       if (event === 'lost') this.tell(event);
       else

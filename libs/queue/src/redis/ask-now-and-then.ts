@@ -1,5 +1,6 @@
-// A connection that only listens never asks, so nothing tells it that its other end has gone without a word: a cable, a
-// firewall that forgot it, a machine that lost power. It would hear nothing for as long as it lives.
+// A connection on which nothing is asked never finds out that its other end has gone without a word: a cable, a firewall
+// that forgets who is silent, a machine that lost power. One that only listens would hear nothing for as long as it lives;
+// of those that write now and then each would cost the first who asks on it DEAF_MS, one after the other.
 
 import type { Redis } from './connection.ts';
 

@@ -13,7 +13,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import { countReconnect } from './process-counts.ts';
 import { addressText, givenOptions, type ServerAddress } from './given-connection.ts';
 import { checkSchema } from './schema.ts';
-import { DEAF_MS } from './ask-now-and-then.ts';
+import { DEAF_MS, askNowAndThen } from './ask-now-and-then.ts';
 import { tellOutages } from './outage-lines.ts';
 import { addressOf } from './server-address.ts';
 import { tlsCure } from './tls.ts';
@@ -120,6 +120,7 @@ export function openConnection(options: ConnectionOptions): Redis {
   if (log !== undefined) tellOutages(connection, { name, server: addressText(url), log, describe });
   else connection.on('error', () => undefined); // ioredis would print its stack; whoever asked waits the outage out
   countReconnects(connection);
+  askNowAndThen(connection);
   return connection;
 }
 

@@ -86,15 +86,15 @@ function run(plan: Plan, world: World, onLine: ((line: string) => void) | undefi
 function runToRest(site: Site): RunEnd {
   const { world, plan, ended, history } = site;
   const faultsUntilMs = Math.max(0, ...plan.faults.map(endMs));
+  const lastJobMs = Math.max(0, ...plan.jobs.map(({ atMs }) => atMs));
+  const untilMs = Math.max(faultsUntilMs, lastJobMs) + BOUND_MS + REST_MS;
   let restMs: number | undefined;
   const isOver = (): boolean => {
     if (world.crashes.length > 0) return true; // found already
     if (ended.size < plan.jobs.length || world.nowMs < faultsUntilMs) return false;
-    restMs ??= world.nowMs + (plan.restMs ?? REST_MS);
+    restMs ??= Math.min(untilMs, world.nowMs + (plan.restMs ?? REST_MS));
     return world.nowMs >= restMs;
   };
-  const lastJobMs = Math.max(0, ...plan.jobs.map(({ atMs }) => atMs));
-  const untilMs = Math.max(faultsUntilMs, lastJobMs) + BOUND_MS + REST_MS;
   const end = world.run({ isOver, untilMs, mostSteps: MOST_STEPS });
   new Recorder('run', history, () => world.nowMs).observe('rest', '');
   return end;

@@ -4,21 +4,25 @@ import { expect, test } from 'vitest';
 import { closeConnection, openConnection, untilReady } from '@shoal/queue';
 import { Network, listenOn, patchNetwork } from './network.ts';
 import { patchTimeAndChance, real } from './patch.ts';
-import { EPOCH_MS, World, enter } from './world.ts';
+import { EPOCH_MS, World, enter, type RunEnd } from './world.ts';
 
 patchTimeAndChance();
 patchNetwork();
 
 /** Runs a world to its end, outside of all microtasks. */
-function inWorld<T>(seed: string, begin: (world: World) => T): Promise<{ world: World; given: T }> {
+function inWorld<T>(
+  seed: string,
+  begin: (world: World) => T,
+  isOver: (world: World) => boolean = () => false,
+): Promise<{ world: World; given: T; end: RunEnd }> {
   return new Promise((resolve, reject) => {
     real.setImmediate(() => {
       const world = new World({ seed });
       enter(world);
       try {
         const given = begin(world);
-        world.run({ isOver: () => false, untilMs: 600_000, mostSteps: 10_000 });
-        resolve({ world, given });
+        const end = world.run({ isOver: () => isOver(world), untilMs: 600_000, mostSteps: 10_000 });
+        resolve({ world, given, end });
       } catch (error) {
         reject(error);
       } finally {
@@ -133,6 +137,21 @@ test('an error that nobody catches ends the process that it came up in', async (
   ]);
 });
 
+function earlyAndTooLate(world: World): void {
+  world.at(world.outside, 1_000, 'early', () => undefined);
+  world.at(world.outside, 700_000, 'too late', () => undefined);
+}
+
+test.each([
+  [599_000, 'over'],
+  [601_000, 'late'],
+])(
+  'what waits for the hour %i ms has it by the end of the run, whether or not something happens then: %s',
+  async (ms, end) => {
+    expect(await inWorld('1', earlyAndTooLate, ({ nowMs }) => nowMs >= ms)).toMatchObject({ end });
+  },
+);
+
 /** Counts INCRs and answers everything else with OK. */
 function counting(world: World): { network: Network; counted: () => number } {
   let count = 0;
@@ -191,5 +210,25 @@ test.each([
   const { given, world } = await threeTimes('3', strike);
   expect(given.answers).toEqual(expected);
   expect(given.counted()).toBe(expected[2]);
+  expect(world.crashes).toEqual([]);
+});
+
+test('a connection that fell silent while nobody asked on it is made anew before somebody does', async () => {
+  const { given, world } = await inWorld('1', (inside) => {
+    const { network } = counting(inside);
+    const waitedMs: number[] = [];
+    inside.start(inside.newProcess('client'), async () => {
+      const connection = openConnection({ url: URL, name: 'test' });
+      await untilReady(connection, URL);
+      network.links.forEach((link) => link.halfOpen());
+      await sleep(60_000);
+      const since = performance.now();
+      await connection.incr('a');
+      waitedMs.push(performance.now() - since);
+      await closeConnection(connection);
+    });
+    return waitedMs;
+  });
+  expect(given).toEqual([expect.closeTo(0, -2)]); // within 50 ms
   expect(world.crashes).toEqual([]);
 });

@@ -171,8 +171,10 @@ export class World {
       for (;;) {
         if (isOver()) return 'over';
         const event = this.events.peek();
-        if (event === undefined) return 'idle';
-        if (event.dueMs > untilMs) return 'late';
+        if (event === undefined || event.dueMs > untilMs) {
+          this.nowMs = untilMs; // nothing happens until then, and what waits for an hour has it
+          return isOver() ? 'over' : event === undefined ? 'idle' : 'late';
+        }
         if (this.trace.steps >= mostSteps) return 'long';
         this.events.pop();
         if (!event.isCancelled && event.process.isAlive) this.take(event);
