@@ -10,7 +10,7 @@ import { settingsSchema } from '../../libs/core/src/settings/schema.ts';
 const CHART = 'infra/helm/shoal';
 const SCHEMA = `${CHART}/values.schema.json`;
 const RULES = 'infra/prometheus';
-/** Given by the chart itself: where the queue server is, which password file and which name of a worker. */
+/** Given by the chart itself: the queue server, password files, a worker's name, and what ports and probes are named by. */
 const OF_THE_CHART = new Set([
   'redisUrl',
   'redisCa',
@@ -24,6 +24,15 @@ const OF_THE_CHART = new Set([
   'modelsDir',
   'webhookSecret',
   'dashboardKeyFile',
+  'httpHost',
+  'httpPort',
+  'httpHosts',
+  'metricsHost',
+  'metricsPort',
+  'exporterHost',
+  'exporterPort',
+  'dashboardHost',
+  'dashboardPort',
 ]);
 
 interface Schema {

@@ -2,7 +2,7 @@
 operator bring. For tools/infra/chart.test.ts, in a virtual environment with helm-python-sdk (helm's own engine),
 kubernetes-validate and PyYAML:
 
-    check_chart.py CHART [--values FILE]… [--namespace NAME] [--crds FOLDER]… [--render]
+    check_chart.py CHART [--values FILE]… [--release NAME] [--namespace NAME] [--crds FOLDER]… [--render]
 
 Prints the manifests with --render, else one problem a line; exit code 1 where there is one. A field that a schema does
 not name is a problem: a cluster would drop it without a word."""
@@ -77,6 +77,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("chart")
     parser.add_argument("--values", action="append", default=[])
+    parser.add_argument("--release", default="shoal")
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--crds", action="append", default=[])
     parser.add_argument("--render", action="store_true")
@@ -87,7 +88,7 @@ def main():
             merged(values, yaml.safe_load(file) or {})
     try:
         with helm_python.Chart.load(asked.chart) as chart:
-            rendered = chart.render(values, name="shoal", namespace=asked.namespace)
+            rendered = chart.render(values, name=asked.release, namespace=asked.namespace)
     except helm_python.HelmError as error:
         print(f"helm refuses it: {error}")
         return 1

@@ -29,6 +29,14 @@ const BROKEN: readonly (readonly [path: string, from: string | RegExp, to: strin
   ['infra/helm/shoal/values.yaml', 'replicas: 2', 'replicas: two', /values\.yaml: workers\.0\.replicas/],
   ['infra/helm/shoal/values.yaml', 'pullPolicy:', 'pulPolicy:', /values\.yaml: image: .*pulPolicy/],
   ['infra/helm/shoal/values.yaml', 'httpAccess: keys', 'httpAcess: keys', /values\.yaml: http\.settings/],
+  ['infra/helm/shoal/values.yaml', 'httpAccess: keys', 'httpPort: 80', /values\.yaml: http\.settings/],
+  ['infra/helm/shoal/values.yaml', 'repository: shoal', 'repository: Shoal', /values\.yaml: image\.repository/],
+  ['infra/helm/shoal/values.yaml', "tag: ''", "tag: 'a b'", /values\.yaml: image\.tag/],
+  ['infra/helm/shoal/values.yaml', 'size: 20Gi', 'size: 20gi', /values\.yaml: valkey\.storage\.size/],
+  ['infra/helm/shoal/values.yaml', 'size: 20Gi', 'size: "0"', /values\.yaml: valkey\.storage\.size/],
+  ['infra/helm/shoal/values.yaml', 'memory: 4Gi', 'memory: 4GB', /values\.yaml: valkey\.resources\.requests\.memory/],
+  ['infra/helm/shoal/values.yaml', "queueCidr: ''", 'queueCidr: 10.0.0', /values\.yaml: networkPolicy\.queueCidr/],
+  ['infra/helm/shoal/values.yaml', "host: ''", 'host: a_b', /values\.yaml: http\.ingress\.host/],
   ...(
     [
       ['OTEL_EXPORTER_OTLP_HEADERS: "authorization=x"', /environment.*OTEL_EXPORTER_OTLP_HEADERS/],
@@ -89,6 +97,20 @@ test('chart and compose pass on the variables of OpenTelemetry that the page nam
   const template = files.get('infra/helm/shoal/templates/_helpers.tpl')!;
   for (const name of named.filter((one) => ofFiles.test(one) || one.endsWith('_HEADERS')))
     expect(template).toContain(`name: ${name}\n`);
+});
+
+test('what the chart says itself in every pod is no setting of its values, where it would be dropped or break probes', () => {
+  const templates = [...files].filter(([path]) => path.startsWith('infra/helm/shoal/templates/'));
+  const own = templates.flatMap(([, text]) =>
+    [...text.matchAll(/\$own := dict (.*) \}\}/g)].flatMap(([, pairs]) =>
+      [...pairs!.matchAll(/"([a-z]+[A-Z]\w+|model)" (?:\S+|\(.*?\))/g)].map(([, key]) => key!),
+    ),
+  );
+  expect(own).toEqual(expect.arrayContaining(['model', 'metricsPort', 'httpPort', 'httpHosts', 'exporterPort']));
+  const { definitions } = JSON.parse(files.get('infra/helm/shoal/values.schema.json')!) as {
+    readonly definitions: { readonly settings: { readonly propertyNames: { readonly enum: readonly string[] } } };
+  };
+  expect(own.filter((key) => definitions.settings.propertyNames.enum.includes(key))).toEqual([]);
 });
 
 test('what the chart holds of the project is current (npm run docs writes it)', () => {

@@ -40,7 +40,8 @@ export function kustomizeFrom(root: string, text: string): string {
   );
 }
 
-function placeOf(manifest: string): string {
+/** Kind and name of a manifest. */
+export function placeOf(manifest: string): string {
   return `${/^kind: (\S+)$/m.exec(manifest)?.[1]} ${/^ {2}name: (\S+)$/m.exec(manifest)?.[1]}`;
 }
 

@@ -1,8 +1,13 @@
 {{/* Names, labels and the parts that every pod has. */}}
 
+{{/* Services begin with it, whose names are stricter than those of releases; -valkey and what a StatefulSet adds follow. */}}
 {{- define "shoal.name" -}}
 {{- $name := default .Chart.Name .Release.Name -}}
-{{- if contains .Chart.Name $name }}{{ $name }}{{ else }}{{ printf "%s-%s" $name .Chart.Name }}{{ end -}}
+{{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
+{{- if not (regexMatch "^[a-z]([a-z0-9-]{0,43}[a-z0-9])?$" $name) -}}
+{{- fail (printf "services of the release %q would be called %s-…: that has to begin with a letter, to have no dot, and %d characters at most; call the release otherwise" .Release.Name $name 45) -}}
+{{- end -}}
+{{ $name }}
 {{- end -}}
 
 {{/* (list $root "worker-cpu") */}}
@@ -51,11 +56,12 @@ SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
 {{ if kindIs "float64" . }}{{ if eq (floor .) . }}{{ int64 . | quote }}{{ else }}{{ . | quote }}{{ end }}{{ else }}{{ . | toString | quote }}{{ end }}
 {{- end -}}
 
-{{/* (list $settings...): later ones beat earlier ones; sorted by key. */}}
+{{/* (list $settings...): later ones beat earlier ones, 0 and "" too, which `merge` takes for nothing; sorted by key. */}}
 {{- define "shoal.settings" -}}
 {{- $all := dict -}}
-{{- range . }}{{ $all = merge (deepCopy (default dict .)) $all }}{{ end -}}
+{{- range . }}{{ range $key, $value := default dict . }}{{ $_ := set $all $key $value }}{{ end }}{{ end -}}
 {{- range $key, $value := $all }}
+{{- if kindIs "bool" $value }}{{ fail (printf "settings: %s is %v, which YAML makes of yes, no, on and off: put the word into quotes" $key $value) }}{{ end }}
 - name: {{ include "shoal.variable" $key }}
   value: {{ include "shoal.value" $value }}
 {{- end }}
@@ -248,7 +254,8 @@ readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end -}}
 
-{{/* (list $root "cpu" "minilm"): fetches the model into the pod's volume before the process starts. */}}
+{{/* (list $root "cpu" "minilm" $resources): fetches the model into the pod's volume before the process starts. It asks for
+     what the process asks for: it runs before it, and a quota of the namespace refuses who asks for nothing. */}}
 {{- define "shoal.pull" -}}
 {{- $root := index . 0 -}}
 {{- if eq $root.Values.models.source "pull" }}
@@ -261,6 +268,8 @@ initContainers:
       - { name: SHOAL_MODELS_READ_ONLY, value: auto }
     securityContext:
       {{- include "shoal.security" . | nindent 6 }}
+    resources:
+      {{- toYaml (default dict (index . 3)) | nindent 6 }}
     volumeMounts:
       - { name: models, mountPath: /models }
       - { name: state, mountPath: /var/lib/shoal }
@@ -285,16 +294,30 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The queue of a model, as libs/contract names it. */}}
-{{- define "shoal.queueName" -}}
-embed-{{ regexReplaceAll "[^a-z0-9-]" (regexReplaceAll "@.*" . "" | lower | replace "/" "--") "-" }}
+{{/* (list $root $group): the main lane that a group of workers serves, as libs/contract names it. */}}
+{{- define "shoal.queueOf" -}}
+{{- $group := index . 1 -}}
+{{- $kind := default "embed" (default (index . 0).Values.settings.kind (default dict $group.settings).kind) -}}
+{{- $slug := regexReplaceAll "[^a-z0-9-]" (regexReplaceAll "@.*" $group.model "" | lower | replace "/" "--") "-" -}}
+{{ default (ternary "similarity" (printf "embed-%s" $slug) (eq $kind "similarity")) $group.autoscaling.queue }}
 {{- end -}}
 
-{{/* host:port of the queue server, as other namespaces reach it. */}}
-{{- define "shoal.queueHost" -}}
-{{- if .Values.valkey.enabled -}}
-{{ include "shoal.name" . }}-valkey.{{ .Release.Namespace }}.svc:6379
-{{- else -}}
-{{ (urlParse (include "shoal.queueUrl" (list . "exporter"))).host }}
-{{- end -}}
+{{/* What the address of the queue server says, for KEDA and network policies: kind of KEDA's trigger, host:port of each
+     of its servers, database, and the Sentinels' name of the master. As YAML. */}}
+{{- define "shoal.queueServer" -}}
+{{- $url := include "shoal.queueUrl" (list . "exporter") -}}
+{{- if .Values.valkey.enabled }}{{ $url = printf "redis://exporter@%s-valkey.%s.svc:6379" (include "shoal.name" .) .Release.Namespace }}{{ end -}}
+{{- $kind := regexFind "sentinel|cluster" (regexFind "^[a-z+]+:" $url) -}}
+{{- $rest := regexReplaceAll "^[^@]*@" $url "" -}}
+{{- $query := regexFind "\\?.*$" $rest -}}
+{{- $path := trimPrefix "/" (regexFind "/.*$" (trimSuffix $query $rest)) -}}
+{{- $port := ternary "26379" "6379" (eq $kind "sentinel") -}}
+type: {{ ternary (printf "redis-%s" $kind) "redis" (ne $kind "") }}
+nodes:
+  {{- range splitList "," (regexFind "^[^/?]+" $rest) }}
+  - {{ ternary . (printf "%s:%s" . $port) (regexMatch ":[0-9]+$" .) | quote }}
+  {{- end }}
+master: {{ ternary $path "" (eq $kind "sentinel") | quote }}
+database: {{ default (ternary "" $path (eq $kind "sentinel")) (trimPrefix "db=" (regexFind "db=[0-9]+" $query)) | quote }}
+asksSentinels: {{ contains "sentinelPassword=" $query }}
 {{- end -}}
