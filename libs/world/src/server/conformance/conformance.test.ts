@@ -11,7 +11,7 @@ import { allScripts } from './scripts.ts';
 const IS_NIGHT = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const SEED = IS_NIGHT ? Math.floor(Date.now() / 1_000) : 1;
 const CALLS = IS_NIGHT ? 100_000 : 12;
-const MOST_MS = IS_NIGHT ? 480_000 : Infinity;
+const MOST_MS = IS_NIGHT ? 180_000 : Infinity;
 /** By turns, so that a night that ends early has seen every script. */
 const TURN = IS_NIGHT ? 500 : CALLS;
 
