@@ -9,7 +9,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 // They start many processes, or last long: together they took a twelfth of what all tests take.
 if (!isNightly)
   console.warn(
-    'http, rolling, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
+    'http, rolling, cells, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
   );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
@@ -49,6 +49,12 @@ test.skipIf(nativeProblem() !== undefined)(
 test('sim-device: every row comes back through the whole path as the simulated device made it', async () => {
   const { textsPerSecond } = await runBench('device/sim-device', '--seconds', '1', '--warm', '2', '--job-texts', '64');
   expect(textsPerSecond).toBeGreaterThan(0);
+});
+
+test.skipIf(!isNightly)('cells: every row is the one that a single cell gives, also while one is away', async () => {
+  const turns = ['--rounds', '1', '--seconds', '2', '--warm', '1', '--away', '3'];
+  const { away } = await runBench('queue/cells', '--cells', '2', ...turns);
+  expect(away).toMatchObject({ rows: expect.any(Number) });
 });
 
 test.skipIf(!isNightly)(

@@ -8,13 +8,14 @@ import {
   settingsSchema,
   storeFolders,
   strayVariables,
+  withHome,
   type Settings,
 } from '@shoal/core';
 import { readSettingsFiles } from '@shoal/ops/service';
 import { say, type Terminal } from './terminal.ts';
 
-/** Who has heard what is wrong with the environment: some commands ask for their settings once a device. */
-const told = new WeakSet<Terminal>();
+/** What was said to whom: some commands ask for their settings once a device, or once a cell. */
+const told = new WeakMap<Terminal['stderr'], Set<string>>();
 
 /**
  * Settings in force, or CONFIG_INVALID with every problem at once. Flags that are no settings are left to the command.
@@ -23,17 +24,23 @@ export async function settingsOf(terminal: Terminal, flags: object): Promise<Set
   const keys = Object.keys(settingsSchema.shape);
   const given = Object.fromEntries(Object.entries(flags).filter(([key]) => keys.includes(key)));
   const files = await readSettingsFiles({ flags: given, environment: terminal.environment });
-  const settings = resolveSettings({ flags: given, environment: terminal.environment, ...files });
-  for (const warning of files.warnings) say(terminal, warning);
-  if (!told.has(terminal)) for (const stray of strayVariables(terminal.environment)) say(terminal, stray);
-  told.add(terminal);
+  const settings = withHome(resolveSettings({ flags: given, environment: terminal.environment, ...files }));
+  for (const warning of [...files.warnings, ...strayVariables(terminal.environment)]) sayOnce(terminal, warning);
   const { cacheDir, modelsDir } = storeFolders(settings, terminal.environment);
   const dangers = [
     cacheDanger(cacheDir),
     modelsDir === undefined ? undefined : cacheDanger(modelsDir, 'models folder'),
   ];
-  for (const danger of dangers) if (danger !== undefined) say(terminal, danger);
+  for (const danger of dangers) if (danger !== undefined) sayOnce(terminal, danger);
   return settings;
+}
+
+function sayOnce(terminal: Terminal, message: string): void {
+  const said = told.get(terminal.stderr) ?? new Set();
+  told.set(terminal.stderr, said);
+  if (said.has(message)) return;
+  said.add(message);
+  say(terminal, message);
 }
 
 /** Who may write the cache chooses models and graphs, and so the vectors. Shoal makes it for its user alone. */

@@ -12,6 +12,7 @@ import { Gate } from './access/gate.ts';
 import { TrustedProxy } from './access/proxy.ts';
 import { addActions } from './actions/routes.ts';
 import { BOARD_PATH, addBoard } from './board/bull-board.ts';
+import { CellsReader } from './fleet/cells-reading.ts';
 import { FleetReader } from './fleet/fleet-reading.ts';
 import { LivePages } from './fleet/live.ts';
 import { QueueNames } from './fleet/queue-names.ts';
@@ -22,6 +23,8 @@ import { searchJobs } from './search/search.ts';
 
 export interface DashboardOptions {
   readonly redisUrl: string;
+  /** As the setting: a table of them is shown, and the rest is of the one at `redisUrl`. */
+  readonly cells?: string | undefined;
   readonly prefix: string;
   readonly host: string;
   /** Names besides those of this machine that it answers to: the setting httpHosts. */
@@ -52,12 +55,25 @@ const MOST_FORM_BYTES = 1_048_576;
 
 /** Throws QUEUE_UNREACHABLE, and CONFIG_INVALID for keys or proxies that cannot be, or when it cannot listen there. */
 export async function createDashboard(options: DashboardOptions): Promise<Dashboard> {
-  const { redisUrl, prefix, host, port, keyFile, proxyHeader, proxies, operators, textsOf, log } = options;
+  const {
+    redisUrl,
+    cells: listed,
+    prefix,
+    host,
+    port,
+    keyFile,
+    proxyHeader,
+    proxies,
+    operators,
+    textsOf,
+    log,
+  } = options;
   const proxy = proxyHeader === undefined ? undefined : new TrustedProxy({ header: proxyHeader, proxies, operators });
   const keys = keyFile === undefined ? undefined : await DashboardKeys.open(keyFile, log);
   const queues = await BoardQueues.connect({ redisUrl, prefix, log });
   const survey = await FleetSurvey.connect({ redisUrl, prefix, log });
   const reader = new FleetReader({ survey, redisUrl, prefix, log });
+  const cells = listed === undefined ? undefined : new CellsReader({ cells: listed, redisUrl, prefix, log });
   const app = fastify({
     forceCloseConnections: true,
     http: { requireHostHeader: false },
@@ -72,7 +88,10 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   gate.guard(app);
   const names = new QueueNames({ find: () => queues.find(), show: addBoard(app), log });
   names.findWhenAsked(app, `${BOARD_PATH}/api/queues`);
-  const readFleet = async (): ReturnType<FleetReader['read']> => reader.read(await names.now());
+  const readFleet = async (): ReturnType<FleetReader['read']> => {
+    const [reading, read] = await Promise.all([names.now().then((known) => reader.read(known)), cells?.read()]);
+    return read === undefined ? reading : { ...reading, cells: read };
+  };
   const live = new LivePages({ read: readFleet, find: (request) => gate.find(request), log });
   const tools = { redisUrl, prefix, log, queue: async (name: string) => reader.queue(await names.known(name)) };
   const look = async (asked: string): ReturnType<typeof searchJobs> =>
@@ -87,7 +106,7 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
     (stopping ??= (async () => {
       live.stop();
       await app.close();
-      await Promise.all([queues.close(), reader.close(), metrics.stop(), survey.close()]);
+      await Promise.all([queues.close(), reader.close(), cells?.close(), metrics.stop(), survey.close()]);
     })());
   try {
     await app.listen({ host, port });

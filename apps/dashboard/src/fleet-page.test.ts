@@ -210,3 +210,26 @@ test('addresses of 0.1.0 lead to Bull Board', async () => {
   const response = await fetch(`${dashboard.url}/queue/${QUEUE}/job-1`, { redirect: 'manual' });
   expect(response.headers.get('location')).toBe(`/queues/queue/${QUEUE}/job-1`);
 });
+
+test('cells are a table: who is home, who takes no new work, who is away; without any there is none', async () => {
+  expect((await get('/')).text).not.toContain('Cells');
+  const other = await startTestServer({ topology: 'single' });
+  const cells = JSON.stringify([
+    { name: 'near', address: server.url },
+    { name: 'far', address: other.url, write: false },
+    { name: 'gone', address: 'redis://127.0.0.1:1' },
+  ]);
+  const options = { redisUrl: server.url, cells, prefix: PREFIX, host: '127.0.0.1', port: 0, log: noLog };
+  const withCells = await createDashboard(options);
+  try {
+    await fleet.add({ workerId: 'one-00000001' });
+    const page = async (): Promise<string> => plain(await (await fetch(withCells.url)).text());
+    await expect
+      .poll(page, { timeout: 10_000 })
+      .toMatch(/near \(home\) open 1 0 – 0 0 far no new work 0 0 – 0 0 gone away – /);
+    expect(await page()).toContain('Act: the cell gone does not answer');
+  } finally {
+    await withCells.stop();
+    await other.stop();
+  }
+});

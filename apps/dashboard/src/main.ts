@@ -17,6 +17,7 @@ process.exit(
       const access = { keyFile, proxyHeader, proxies, operators, textsOf };
       const { url, stop } = await createDashboard({
         redisUrl,
+        cells: settings.cells,
         prefix,
         host,
         hosts,

@@ -25,6 +25,7 @@ process.exit(
       const { redisUrl, prefix, httpHost: host, httpPort: port, requestTimeoutMs, maxOpenRequests } = settings;
       const { url, stop } = await createProducer({
         redisUrl,
+        cells: settings.cells,
         prefix,
         ...first,
         others,

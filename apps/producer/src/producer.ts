@@ -40,6 +40,8 @@ type HttpModel = Pick<
 
 export interface ProducerOptions {
   readonly redisUrl: string;
+  /** As the setting. Jobs of texts and of rerankers are spread over them; keys and similarity are at `redisUrl`. */
+  readonly cells?: string | undefined;
   readonly prefix: string;
   readonly model: HttpModel;
   readonly tokenizer: Tokenizer;
@@ -254,11 +256,12 @@ function recently(gauge: QueueGauge): () => Promise<QueueService | undefined> {
 }
 
 /** They wait where the queue is full or away: a batch has hours. */
-function bulkClients({ redisUrl, prefix, limits = {}, tracer, log, ...options }: ProducerOptions): BulkClients {
+function bulkClients({ redisUrl, cells, prefix, limits = {}, tracer, log, ...options }: ProducerOptions): BulkClients {
   const named: readonly Named[] = [options, ...(options.others ?? [])];
   return new BulkClients(named, (model, tokenizer) =>
     ShoalClient.connect({
       redisUrl,
+      cells,
       prefix,
       model,
       tokenizer,
@@ -271,7 +274,7 @@ function bulkClients({ redisUrl, prefix, limits = {}, tracer, log, ...options }:
 }
 
 function openEmbedder(
-  { redisUrl, prefix, requestTimeoutMs, limits = {}, payloadServers, tracer, log }: ProducerOptions,
+  { redisUrl, cells, prefix, requestTimeoutMs, limits = {}, payloadServers, tracer, log }: ProducerOptions,
   { model, tokenizer }: Named,
   gauge: QueueGauge,
   refusedWrites: RefusedWrites,
@@ -285,6 +288,7 @@ function openEmbedder(
     connect: (rowTokenizer) =>
       ShoalClient.connect({
         redisUrl,
+        cells,
         prefix,
         model,
         tokenizer: rowTokenizer,

@@ -22,7 +22,7 @@ export interface StreamTerms {
   readonly truncate: 'end' | 'error';
   /** What texts were tokenized with here, if they were. */
   readonly tokenizer: Tokenizer | undefined;
-  readonly jobs: OpenJobs;
+  readonly jobs: Pick<OpenJobs, 'abandon' | 'ask' | 'letGo' | 'release'>;
   readonly maxInFlightJobs: number;
   readonly jobTexts: number;
   /** Id of the job whose first text is row `first`. */

@@ -10,6 +10,16 @@ export interface JobRequest {
   readonly requestId?: string | undefined;
   readonly fingerprint: string;
   readonly job: NewJob;
+  /** Where there are cells: what is known of where it is. Left out: it may be anywhere. */
+  readonly placing?: Placing | undefined;
+}
+
+/** What is known of where a request may be before it is added. */
+export interface Placing {
+  /** Its id was made at random for it, so that it can be nowhere yet. */
+  readonly isNew: boolean;
+  /** It is to be in this cell and in no other. */
+  readonly cell?: string | undefined;
 }
 
 /** A job with rows, each of which gets its own piece of the result. */

@@ -122,6 +122,11 @@ export class OpenJobs {
     );
   }
 
+  /** Whether the queue is known to have, or to have had, an open job; undefined where none of this id is open. */
+  isLetIn(jobId: string): boolean | undefined {
+    return this.jobs.get(jobId)?.wasLetIn;
+  }
+
   /** `delivery` resolves with the request's result, whoever computes it. Call `release` once the vectors are safe. */
   ask<Request extends JobRequest>(request: Request): Asked<Request> {
     const job = this.jobs.get(request.jobId) ?? this.open(request);

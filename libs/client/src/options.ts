@@ -24,6 +24,8 @@ const CLIENT: Names<ClientOptions> = {
   redisUrl: true,
   connection: true,
   prefix: true,
+  cells: true,
+  cellAwayAfterMs: true,
   model: true,
   tokenizer: true,
   tenant: true,
@@ -123,14 +125,24 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
 /** The client's options; throws a TypeError for what is missing, unknown or of another shape. */
 export function checkClientOptions(options: ClientOptions): void {
   refuseUnknown('ShoalClient.connect', options, CLIENT);
-  const { redisUrl, connection, model }: { readonly [Name in keyof ClientOptions]?: unknown } = options;
+  const { redisUrl, connection, cells, model }: { readonly [Name in keyof ClientOptions]?: unknown } = options;
   if (connection !== undefined && (typeof connection !== 'object' || connection === null))
     throw new TypeError(
       `ShoalClient.connect takes a connection of ioredis, or its options, as connection; found ${shown(connection)}`,
     );
   if (connection !== undefined && redisUrl !== undefined)
     throw new TypeError('ShoalClient.connect takes redisUrl or connection, and was given both');
-  if (connection === undefined && typeof redisUrl !== 'string')
+  if (cells !== undefined && connection !== undefined)
+    throw new TypeError('ShoalClient.connect takes cells or connection, and was given both');
+  if (cells !== undefined && typeof cells !== 'string' && !Array.isArray(cells))
+    throw new TypeError(
+      `ShoalClient.connect takes cells as a list of { name, address, write }, or as the path of a file with it; found ${shown(cells)}`,
+    );
+  if (redisUrl !== undefined && typeof redisUrl !== 'string')
+    throw new TypeError(
+      `ShoalClient.connect takes redisUrl as a text ("redis://localhost:6379"); found ${shown(redisUrl)}`,
+    );
+  if (connection === undefined && cells === undefined && redisUrl === undefined)
     throw new TypeError(
       'ShoalClient.connect needs redisUrl, the address of the queue server ("redis://localhost:6379"), or connection, ' +
         `one of ioredis; found ${shown(redisUrl)}`,
@@ -294,7 +306,8 @@ function isModel(model: unknown): model is ClientModel {
   );
 }
 
-function checkRanges({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: ClientOptions): void {
+function checkRanges(options: ClientOptions): void {
+  const { jobTexts = 1, maxInFlightJobs = 1, cellAwayAfterMs = 1, tenant = 'default' } = options;
   const problems = [
     ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB
       ? []
@@ -302,6 +315,7 @@ function checkRanges({ jobTexts = 1, maxInFlightJobs = 1, tenant = 'default' }: 
     ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1
       ? []
       : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),
+    ...(cellAwayAfterMs > 0 ? [] : [`cellAwayAfterMs is ${cellAwayAfterMs}; it is a number of milliseconds above 0`]),
     ...tenantProblems(tenant),
   ];
   if (problems.length > 0) throw new ShoalError('CONFIG_INVALID', problems.join('; '), { problems });

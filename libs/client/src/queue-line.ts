@@ -19,20 +19,23 @@ import type { ClientOptions } from './embedding.ts';
 import { closedError } from './job-request.ts';
 import { OpenJobs } from './open-jobs.ts';
 import { Replies } from './replies.ts';
-import { recordedIds } from './request-record.ts';
+import { recordedIds, type NewRequest } from './request-record.ts';
 import { serverOf } from './server-of.ts';
+import { submit } from './submitted.ts';
 import { allReadSecond } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
 /** So long it is taken as known whether all workers read jobs of version 2. */
 const KNOWN_MS = 5_000;
 
-interface LineTerms {
+export interface LineTerms {
   readonly queue: string;
   /** Begins the name of the channel that answers come by. */
   readonly name: string;
   /** Inputs and results of its jobs may lie on the payload servers of the options. Default false. */
   readonly mayLieBeside?: boolean;
+  /** Of the channel, where several lines are to have the same. Left out: `name` and what is random. */
+  readonly replyName?: string;
 }
 
 /** What holds for all calls over a line. */
@@ -112,7 +115,10 @@ export class QueueLine {
   }
 
   /** Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID. */
-  static async open(options: ClientOptions, { queue, name, mayLieBeside = false }: LineTerms): Promise<QueueLine> {
+  static async open(
+    options: ClientOptions,
+    { queue, name, mayLieBeside = false, replyName = `${name}-${randomUUID()}` }: LineTerms,
+  ): Promise<QueueLine> {
     const { prefix, limits, log, tracer, payloadServers } = options;
     const redisUrl = serverOf(options);
     const payloads =
@@ -122,7 +128,6 @@ export class QueueLine {
     let producer: JobProducer | undefined;
     try {
       producer = await JobProducer.connect({ redisUrl, prefix, queue, limits, log, tracer, payloads });
-      const replyName = `${name}-${randomUUID()}`;
       const reader = await ResultReader.connect({ redisUrl, prefix, queue, log, replyName, payloads });
       const line = new QueueLine(options, queue, producer, reader, payloads);
       if (payloads !== undefined) await line.lookForShared(payloads);
@@ -156,6 +161,19 @@ export class QueueLine {
   /** The channel on which answers to this client are announced: every job's `reply`. */
   get replyChannel(): string {
     return this.reader.replyChannel;
+  }
+
+  /** There are no cells: an id is an id, whatever is in it. */
+  placeOf(id: string): { readonly id: string } {
+    return { id };
+  }
+
+  async submit(request: NewRequest, _: unknown, signal: AbortSignal | undefined): Promise<undefined> {
+    await submit(this, request, signal);
+  }
+
+  async find(): Promise<{ readonly line: QueueLine }> {
+    return { line: this };
   }
 
   /** Throws INTERRUPTED once the line is closed: nobody would close the connection that it opens. */

@@ -19,6 +19,11 @@ export class Replies {
     });
   }
 
+  /** Whether somebody waits. */
+  get isWaitedFor(): boolean {
+    return this.waiting.size > 0;
+  }
+
   wait(jobIds: readonly string[]): Wait {
     const { promise, resolve } = Promise.withResolvers<void>();
     for (const jobId of jobIds) this.waiting.set(jobId, (this.waiting.get(jobId) ?? new Set()).add(resolve));

@@ -18,10 +18,10 @@ import type {
   SubmitRerankOptions,
 } from './embedding.ts';
 import { closedError, type CallTerms } from './job-request.ts';
-import { QueueLine } from './queue-line.ts';
+import { openLine, placed, type Line } from './line.ts';
 import { rerankRequest } from './rerank-request.ts';
 import { fleetRevision } from './revision.ts';
-import { Submitted, submit, type Gathered } from './submitted.ts';
+import { Submitted, type Gathered } from './submitted.ts';
 import { limited } from './time-limit.ts';
 import { unlessAborted } from './unless-aborted.ts';
 
@@ -31,7 +31,7 @@ const INTERACTIVE_DOCUMENTS = 64;
 type CallOptions = Omit<RerankOptions, 'signal' | 'query' | 'topN' | 'onProgress' | 'timeoutMs' | 'model'>;
 
 interface Opened {
-  readonly line: QueueLine;
+  readonly line: Line;
   /** As the workers of the queue told it, once they were asked. */
   revision: Promise<string> | undefined;
 }
@@ -51,7 +51,7 @@ export class RerankCalls {
   private isClosed = false;
 
   /** `own`: the client's own model, where that is a reranker, and the line to it. */
-  constructor(options: KnownOptions, own: { readonly line: QueueLine; readonly revision: string } | undefined) {
+  constructor(options: KnownOptions, own: { readonly line: Line; readonly revision: string } | undefined) {
     this.options = options;
     if (own === undefined) return;
     const opened = { line: own.line, revision: Promise.resolve(own.revision) };
@@ -95,7 +95,8 @@ export class RerankCalls {
   async submit({ signal, ...asked }: SubmitRerankOptions): Promise<RerankHandle> {
     const model = this.modelOf(asked.model);
     const { line, revision } = await unlessAborted(signal, () => this.reach(model));
-    const { query, documents, jobId: id = randomUUID(), meta, resultTtlMs = SUBMITTED_RESULT_TTL_MS } = asked;
+    const { query, documents, meta, resultTtlMs = SUBMITTED_RESULT_TTL_MS } = asked;
+    const { id, placing } = placed(line, asked.jobId);
     const { jobTexts = 64 } = this.options;
     const named = `${model.name}@${revision}`;
     const call = this.callOf(line, named, { class: 'bulk', ...asked, jobId: id, resultTtlMs });
@@ -106,20 +107,20 @@ export class RerankCalls {
       if (signal?.aborted === true) throw abortError(signal.reason);
       const texts = items.map(({ text }) => text);
       const jobId = isOneJob && first === 0 ? requestId : `${requestId}-${first}`;
-      requests.push(rerankRequest(jobId, query, texts, call));
+      requests.push({ ...rerankRequest(jobId, query, texts, call), placing });
     }
-    await submit(line, { requestId, model: named, dtype: 'f32', meta, requests }, signal);
-    return new Submitted(line, { id, tenant: call.tenant }, OF_SCORES);
+    const cell = await line.submit({ requestId, model: named, dtype: 'f32', meta, requests }, placing, signal);
+    return new Submitted(line, { id, cell, tenant: call.tenant }, OF_SCORES);
   }
 
   /** Rejects with QUEUE_UNREACHABLE. */
   async job(id: string, { model, tenant = this.options.tenant ?? 'default' }: RerankJobOptions): Promise<RerankHandle> {
     const { line } = await this.lineOf(this.modelOf(model).name);
-    return new Submitted(line, { id, tenant }, OF_SCORES);
+    return new Submitted(line, { ...line.placeOf(id), tenant }, OF_SCORES);
   }
 
   /** What all jobs of a call have in common. */
-  private callOf(line: QueueLine, model: string, { documents, jobId, ...given }: CallOptions): CallTerms {
+  private callOf(line: Line, model: string, { documents, jobId, ...given }: CallOptions): CallTerms {
     const tenant = given.tenant ?? this.options.tenant ?? 'default';
     return {
       requestId: `${tenant}~${jobId ?? randomUUID()}`,
@@ -136,22 +137,23 @@ export class RerankCalls {
   }
 
   private async ask(
-    line: QueueLine,
+    line: Line,
     model: string,
     { query, topN, onProgress, ...given }: Omit<RerankOptions, 'signal'>,
     signal: AbortSignal | undefined,
   ): Promise<RerankResult> {
-    const { documents, jobId } = given;
+    const { documents } = given;
     const { maxInFlightJobs = 64, jobTexts = 64 } = this.options;
-    const call = this.callOf(line, model, given);
+    const { id: jobId, placing } = placed(line, given.jobId);
+    const call = this.callOf(line, model, { ...given, jobId });
     const { requestId, truncate } = call;
     const terms: StreamTerms = {
-      requestOf: async (id, texts) => rerankRequest(id, query, texts, call),
+      requestOf: async (id, texts) => ({ ...rerankRequest(id, query, texts, call), placing }),
       jobs: line.jobs,
       maxInFlightJobs,
       jobTexts,
       jobIdOf: (first) => (first === 0 ? requestId : `${requestId}-${first}`),
-      hasOwnId: jobId !== undefined,
+      hasOwnId: !placing.isNew,
       truncate,
       tokenizer: undefined,
       what: 'scores',
@@ -180,7 +182,7 @@ export class RerankCalls {
   }
 
   /** The line to a reranker, and its revision. Throws MODEL_UNKNOWN or NOT_SERVED where nobody tells it. */
-  private async reach(model: Named): Promise<{ readonly line: QueueLine; readonly revision: string }> {
+  private async reach(model: Named): Promise<{ readonly line: Line; readonly revision: string }> {
     const opened = await this.lineOf(model.name);
     if (model.revision !== undefined) return { line: opened.line, revision: model.revision };
     opened.revision ??= this.toldRevision(opened.line, model).catch((error: unknown) => {
@@ -195,7 +197,7 @@ export class RerankCalls {
     const queue = rerankQueue(name);
     const known = this.opened.get(queue);
     if (known !== undefined) return known;
-    const opening = QueueLine.open(this.options, { queue, name: 'rerank' }).then((line) => ({
+    const opening = openLine(this.options, { queue, name: 'rerank' }).then((line) => ({
       line,
       revision: undefined,
     }));
@@ -204,7 +206,7 @@ export class RerankCalls {
     return opening;
   }
 
-  private async toldRevision(line: QueueLine, { name, asked }: Named): Promise<string> {
+  private async toldRevision(line: Line, { name, asked }: Named): Promise<string> {
     try {
       return await fleetRevision(this.options, { name: asked, queue: rerankQueue(name) });
     } catch (error) {

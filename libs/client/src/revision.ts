@@ -4,14 +4,36 @@
 
 import { ShoalError, storedName } from '@shoal/contract';
 import { Fleet } from '@shoal/queue';
+import { answerWithin } from './cells/cell-line.ts';
 import type { ClientOptions } from './embedding.ts';
-import { serverOf } from './server-of.ts';
+import { cellsOf, serverOf } from './server-of.ts';
+
+/** How long the other cells are waited for once one has told. */
+const OTHERS_MS = 1_000;
 
 /**
  * Of the model `name`, as it was asked for, whose main lane is `queue`. Throws MODEL_UNKNOWN when no worker tells it, or
  * two tell different ones; QUEUE_UNREACHABLE.
  */
 export async function fleetRevision(
+  options: Pick<ClientOptions, 'redisUrl' | 'connection' | 'cells' | 'prefix' | 'log'>,
+  model: { readonly name: string; readonly queue: string },
+): Promise<string> {
+  if (options.cells === undefined) return revisionAt(options, model);
+  const asked = cellsOf(options).map(({ address }) => revisionAt({ ...options, redisUrl: address }, model));
+  const first = await Promise.any(asked).catch(({ errors }: AggregateError) => Promise.reject(errors[0]));
+  const told = await Promise.all(asked.map((one) => answerWithin(OTHERS_MS, one)));
+  const revisions = [...new Set(told.flatMap((one) => one ?? []))];
+  if (revisions.length <= 1) return first;
+  throw new ShoalError(
+    'MODEL_UNKNOWN',
+    `the model "${model.name}" is given without its revision, and workers of the cells serve ${revisions.length} of them ` +
+      `(${revisions.join(', ')}). Pass model: { name, revision }; shoal model list shows the revision`,
+    { model: model.name, revisions },
+  );
+}
+
+async function revisionAt(
   options: Pick<ClientOptions, 'redisUrl' | 'connection' | 'prefix' | 'log'>,
   { name, queue }: { readonly name: string; readonly queue: string },
 ): Promise<string> {

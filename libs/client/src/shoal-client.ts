@@ -1,7 +1,6 @@
 // The SDK's face: connects, turns options into the terms of a run, and puts the blocks of a run together for those who
 // want one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
-import { randomUUID } from 'node:crypto';
 import {
   SUBMITTED_RESULT_TTL_MS,
   ShoalError,
@@ -56,9 +55,10 @@ import {
   modelOf,
 } from './options.ts';
 import { refuseOldNode } from './node-version.ts';
-import type { RowsRequest } from './job-request.ts';
+import type { Placing, RowsRequest } from './job-request.ts';
 import { joined } from './joined.ts';
-import { QueueLine } from './queue-line.ts';
+import { openLine, placed, type Line } from './line.ts';
+import { atHome } from './server-of.ts';
 import { RerankCalls } from './rerank-calls.ts';
 import { fleetRevision } from './revision.ts';
 import { alwaysUnit, refuseUnserved } from './unserved.ts';
@@ -75,7 +75,7 @@ import {
   type SearchOptions,
   type SpreadOptions,
 } from './similarity-calls.ts';
-import { Submitted, ofVectors, submit } from './submitted.ts';
+import { Submitted, ofVectors } from './submitted.ts';
 import { limited } from './time-limit.ts';
 
 refuseOldNode();
@@ -91,12 +91,12 @@ export class ShoalClient {
   private readonly options: KnownOptions;
   /** name@revision */
   private readonly model: string;
-  private readonly line: QueueLine;
+  private readonly line: Line;
   private readonly similarity: SimilarityCalls;
   private readonly reranking: RerankCalls;
   private closing: Promise<void> | undefined;
 
-  private constructor(options: KnownOptions, revision: string, line: QueueLine) {
+  private constructor(options: KnownOptions, revision: string, line: Line) {
     this.options = options;
     this.model = `${options.model.name}@${revision}`;
     this.line = line;
@@ -108,8 +108,9 @@ export class ShoalClient {
    * Connects and checks that the server answers. Throws QUEUE_UNREACHABLE or CONFIG_INVALID, MODEL_UNKNOWN where no
    * revision is given and no worker tells one, and a TypeError for options that cannot be.
    */
-  static async connect(options: ClientOptions): Promise<ShoalClient> {
-    checkClientOptions(options);
+  static async connect(given: ClientOptions): Promise<ShoalClient> {
+    checkClientOptions(given);
+    const options = atHome(given);
     const model = modelOf(options.model);
     const name = storedName(model.name);
     const queue = isReranker(model) ? rerankQueue(name) : mainQueue(name);
@@ -117,7 +118,7 @@ export class ShoalClient {
     return new ShoalClient(
       { ...options, model: { ...model, name } },
       revision,
-      await QueueLine.open(options, { queue, name: 'client', mayLieBeside: !isReranker(model) }),
+      await openLine(options, { queue, name: 'client', mayLieBeside: !isReranker(model) }),
     );
   }
 
@@ -135,9 +136,10 @@ export class ShoalClient {
   ): Promise<EmbedResult<Dtype>> {
     checkTexts(texts);
     checkCallOptions('embed', options);
-    const { jobId = randomUUID(), ...rest } = options;
+    const { jobId, ...rest } = options;
+    const { id, placing } = placed(this.line, jobId);
     const kind = texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk';
-    const terms = this.embedTerms(jobId, texts, { class: kind, ...rest }, options.jobId !== undefined);
+    const terms = this.embedTerms(id, texts, { class: kind, ...rest }, placing);
     const blocks: EmbeddedBlock<unknown, OutputDtype>[] = [];
     const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     try {
@@ -163,13 +165,9 @@ export class ShoalClient {
   ): AsyncGenerator<StreamBlock<Item, Dtype>, void, undefined> {
     checkItems(texts);
     checkCallOptions('embedStream', options);
-    const { runId = randomUUID(), ...rest } = options;
-    const terms = this.terms(
-      runId,
-      { class: 'bulk', ...rest },
-      (first) => `${runId}-${first}`,
-      options.runId !== undefined,
-    );
+    const { runId, ...rest } = options;
+    const { id, placing } = placed(this.line, runId);
+    const terms = this.terms(id, { class: 'bulk', ...rest }, (first) => `${id}-${first}`, placing);
     // what comes has the form that was asked for: it is part of every fingerprint
     return this.limitedStream(texts, terms, rest) as AsyncGenerator<StreamBlock<Item, Dtype>, void, undefined>;
   }
@@ -209,8 +207,9 @@ export class ShoalClient {
     checkTexts(texts, 'submit');
     checkCallOptions('submit', options);
     if (texts.length === 0) throw new TypeError('submit needs at least one text');
-    const { jobId: id = randomUUID(), signal, ...rest } = options;
-    const terms = this.embedTerms(id, texts, { class: 'bulk', resultTtlMs: SUBMITTED_RESULT_TTL_MS, ...rest }, true);
+    const { jobId, signal, ...rest } = options;
+    const { id, placing } = placed(this.line, jobId);
+    const terms = this.embedTerms(id, texts, { class: 'bulk', resultTtlMs: SUBMITTED_RESULT_TTL_MS, ...rest }, placing);
     await this.checkWorkers(terms);
     const requests: RowsRequest[] = [];
     for await (const { first, items } of cutChunks(asItems(texts), 0, terms.jobTexts)) {
@@ -221,8 +220,8 @@ export class ShoalClient {
     const { tenant = this.options.tenant ?? 'default', meta, output } = options;
     const dtype: OutputDtype = output?.dtype ?? 'f32';
     const request = { requestId: `${tenant}~${id}`, model: this.model, dtype, meta, requests };
-    await submit(this.line, request, signal);
-    return new Submitted(this.line, { id, tenant }, ofVectors<Dtype>());
+    const cell = await this.line.submit(request, placing, signal);
+    return new Submitted(this.line, { id, cell, tenant }, ofVectors<Dtype>());
   }
 
   /**
@@ -233,7 +232,7 @@ export class ShoalClient {
     checkId('job', id);
     checkCallOptions('job', options);
     const { tenant = this.options.tenant ?? 'default' } = options;
-    return new Submitted(this.line, { id, tenant }, ofVectors<OutputDtype>());
+    return new Submitted(this.line, { ...this.line.placeOf(id), tenant }, ofVectors<OutputDtype>());
   }
 
   /**
@@ -484,10 +483,10 @@ export class ShoalClient {
   }
 
   /** Of texts that are all there. */
-  private embedTerms(id: string, texts: readonly string[], options: EmbedOptions, hasOwnId: boolean): EmbedTerms {
+  private embedTerms(id: string, texts: readonly string[], options: EmbedOptions, placing: Placing): EmbedTerms {
     const isOneJob = texts.length <= this.jobTexts;
     // few texts, but long ones, are several jobs as well
-    return this.terms(id, options, (first) => (isOneJob && first === 0 ? id : `${id}-${first}`), hasOwnId);
+    return this.terms(id, options, (first) => (isOneJob && first === 0 ? id : `${id}-${first}`), placing);
   }
 
   private get jobTexts(): number {
@@ -498,7 +497,7 @@ export class ShoalClient {
     id: string,
     { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, meta, trace, ...given }: EmbedOptions,
     idOf: (first: number) => string,
-    hasOwnId: boolean,
+    placing: Placing,
   ): EmbedTerms {
     const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
     if (isReranker(model))
@@ -530,12 +529,12 @@ export class ShoalClient {
       asked,
       requestOf: async (jobId, texts) => {
         const known = asked.version === 2 ? trace : await this.line.readable(trace);
-        return makeRequest(jobId, texts, { ...call, trace: known });
+        return { ...(await makeRequest(jobId, texts, { ...call, trace: known })), placing };
       },
       what: 'vectors',
       truncate,
       tokenizer,
-      hasOwnId,
+      hasOwnId: !placing.isNew,
       jobs: this.line.jobs,
       maxInFlightJobs,
       jobTexts: this.jobTexts,
@@ -544,7 +543,7 @@ export class ShoalClient {
   }
 
   /** Those to models; the one to a reranker that is this client's own is among those of `reranking`. */
-  private lines(): readonly Pick<QueueLine, 'cancelRequests' | 'close'>[] {
+  private lines(): readonly Pick<Line, 'cancelRequests' | 'close'>[] {
     return isReranker(this.options.model) ? [this.reranking] : [this.reranking, this.line];
   }
 }

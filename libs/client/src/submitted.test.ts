@@ -265,7 +265,7 @@ test('a job that completes between two questions is completed, and not expired',
     resultHeads: async () => [isDone ? Buffer.from(result.subarray(0, RESULT_HEADER_BYTES)) : undefined],
     states: async () => [],
   };
-  const line = { producer } as unknown as ConstructorParameters<typeof Submitted>[0];
-  const handle = new Submitted(line, { id: 'late', tenant: 'default' }, ofVectors());
+  const lines = { find: async () => ({ line: { producer } }) } as unknown as ConstructorParameters<typeof Submitted>[0];
+  const handle = new Submitted(lines, { id: 'late', tenant: 'default' }, ofVectors());
   expect((await handle.status()).state).toBe('completed');
 });

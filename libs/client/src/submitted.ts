@@ -18,6 +18,7 @@ import {
 import type { CancelResult, NewJob, Peeked } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
 import type { JobState, JobStatus, RequestHandle, SubmittedResult, WaitOptions } from './embedding.ts';
+import type { Line, PlacedId } from './line.ts';
 import { closedError, conflict, type RowsRequest } from './job-request.ts';
 import { checkCallOptions } from './options.ts';
 import type { QueueLine } from './queue-line.ts';
@@ -39,16 +40,17 @@ const RETRY_MS = 250;
 /** Results read in one go. */
 const FETCHED_AT_ONCE = 32;
 
-type Line = Pick<
+/** Where a request lies. */
+export type SubmittedLine = Pick<
   QueueLine,
-  'cancel' | 'isClosed' | 'producer' | 'reader' | 'replies' | 'returnValues' | 'whyWaiting' | 'terms'
+  'cancel' | 'isClosed' | 'producer' | 'reader' | 'replies' | 'returnValues' | 'terms'
 >;
 
 /**
  * Puts all jobs of a request on the queue, waiting for room where it is full, and for the server's disk: whoever submits
  * may be gone when the server loses power. May be repeated after any fault.
  */
-export async function submit(line: Line, request: NewRequest, signal: AbortSignal | undefined): Promise<void> {
+export async function submit(line: SubmittedLine, request: NewRequest, signal: AbortSignal | undefined): Promise<void> {
   const { requestId, requests } = request;
   const text = JSON.stringify(recordOf(request));
   const found = await patiently(line, signal, () => line.producer.records.keep(requestId, text, RECORD_TTL_MS));
@@ -78,7 +80,7 @@ function refuseOther({ parts }: RequestRecord, requests: readonly RowsRequest[])
 
 /** Those that there was no room for, once there may be. `ours` gets the ids of those that were not there before. */
 async function added(
-  line: Line,
+  line: SubmittedLine,
   jobs: readonly NewJob[],
   ours: string[],
   signal: AbortSignal | undefined,
@@ -135,26 +137,32 @@ export function ofVectors<Dtype extends OutputDtype>(): Kind<SubmittedResult<Dty
   };
 }
 
+/** Where requests lie that were submitted. */
+type Lines = Pick<Line, 'find' | 'isClosed' | 'terms' | 'whyWaiting'>;
+
 export class Submitted<Result> implements RequestHandle<Result> {
   readonly id: string;
   readonly tenant: string;
   private readonly requestId: string;
-  private readonly line: Line;
+  private readonly lines: Lines;
   private readonly kind: Kind<Result>;
+  private cell: string | undefined;
   private record: RequestRecord | undefined;
 
-  constructor(line: Line, { id, tenant }: { readonly id: string; readonly tenant: string }, kind: Kind<Result>) {
-    this.line = line;
+  constructor(lines: Lines, { id, cell, tenant }: PlacedId & { readonly tenant: string }, kind: Kind<Result>) {
+    this.lines = lines;
     this.kind = kind;
-    this.id = id;
+    this.id = cell === undefined ? id : `${id}@${cell}`;
+    this.cell = cell;
     this.tenant = tenant;
     this.requestId = `${tenant}~${id}`;
   }
 
   async status(): Promise<JobStatus> {
-    const record = await this.known();
+    const line = await this.found();
+    const record = await this.known(line);
     if (record === undefined) return { state: 'unknown', rows: 0, rowsDone: 0, error: undefined };
-    const states = await this.look(record.parts);
+    const states = await this.look(line, record.parts);
     const rowsDone = record.parts.reduce((sum, { rows }, at) => (isDone(states[at]!) ? sum + rows : sum), 0);
     const worst = worstOf(states);
     return {
@@ -170,57 +178,70 @@ export class Submitted<Result> implements RequestHandle<Result> {
   async result(options: WaitOptions = {}): Promise<Result> {
     checkCallOptions('result', options);
     const { signal, timeoutMs } = options;
-    const limit = limited({ signal, timeoutMs }, this.kind.what, () => this.line.whyWaiting());
+    const limit = limited({ signal, timeoutMs }, this.kind.what, () => this.lines.whyWaiting());
     try {
-      const record = await patiently(this.line, limit.signal, () => this.known());
+      const line = await patiently(this.lines, limit.signal, () => this.found());
+      const record = await patiently(line, limit.signal, () => this.known(line));
       if (record === undefined) throw this.unknown();
-      await this.ended(record.parts, limit.signal);
-      return await this.fetched(record, limit.signal);
+      await this.ended(line, record.parts, limit.signal);
+      return await this.fetched(line, record, limit.signal);
     } finally {
       limit.end();
     }
   }
 
   async cancel(): Promise<CancelResult['outcome']> {
-    const record = await this.known();
+    const line = await this.found();
+    const record = await this.known(line);
     if (record === undefined) return 'unknown';
-    const results = await this.line.cancel(record.parts.map(({ jobId }) => jobId));
+    const results = await line.cancel(record.parts.map(({ jobId }) => jobId));
     const outcomes = new Set(results.map(({ outcome }) => outcome));
     return (['asked', 'cancelled', 'finished', 'unknown'] as const).find((outcome) => outcomes.has(outcome))!;
   }
 
   async release(): Promise<void> {
-    const record = await this.known();
+    const line = await this.found();
+    const record = await this.known(line);
     if (record === undefined) return;
-    await this.line.reader.acknowledge(record.parts.map(({ jobId }) => jobId));
-    await this.line.producer.records.forget(this.requestId);
+    await line.reader.acknowledge(record.parts.map(({ jobId }) => jobId));
+    await line.producer.records.forget(this.requestId);
     this.record = undefined;
   }
 
-  private async known(): Promise<RequestRecord | undefined> {
+  /** Where it lies; looked for once where its cell is not known. */
+  private async found(): Promise<SubmittedLine> {
+    const { line, cell } = await this.lines.find(this.requestId, this.cell);
+    this.cell = cell;
+    return line;
+  }
+
+  private async known(line: SubmittedLine): Promise<RequestRecord | undefined> {
     if (this.record !== undefined) return this.record;
-    const text = await this.line.producer.records.read(this.requestId);
+    const text = await line.producer.records.read(this.requestId);
     return (this.record = text === undefined ? undefined : readRecord(text));
   }
 
   /** Resolves when no job of the request is open any more; rejects with the failure of the first that failed. */
-  private async ended(parts: readonly RequestPart[], signal: AbortSignal | undefined): Promise<void> {
+  private async ended(
+    line: SubmittedLine,
+    parts: readonly RequestPart[],
+    signal: AbortSignal | undefined,
+  ): Promise<void> {
     let [open, lookMs] = [parts, FIRST_LOOK_MS];
     for (;;) {
-      const states = await patiently(this.line, signal, () => this.look(open));
+      const states = await patiently(line, signal, () => this.look(line, open));
       const { state, error } = worstOf(states);
       if (error !== undefined) throw error;
       if (state === 'expired') throw this.expired();
       open = open.filter((_, at) => !isDone(states[at]!));
       if (open.length === 0) return;
-      const heard = this.line.replies.wait(open.map(({ jobId }) => jobId));
+      const heard = line.replies.wait(open.map(({ jobId }) => jobId));
       await pause(lookMs, signal, heard.promise).finally(heard.end);
       lookMs = Math.min(2 * lookMs, LAST_LOOK_MS);
     }
   }
 
-  private async look(parts: readonly RequestPart[]): Promise<PartState[]> {
-    const { producer } = this.line;
+  private async look({ producer }: SubmittedLine, parts: readonly RequestPart[]): Promise<PartState[]> {
     const jobIds = parts.map(({ jobId }) => jobId);
     // in this order: a result is there before its job is completed, so one that is missing afterwards has expired
     const endings = await producer.endings(jobIds);
@@ -236,23 +257,23 @@ export class Submitted<Result> implements RequestHandle<Result> {
     });
   }
 
-  private async fetched(record: RequestRecord, signal: AbortSignal | undefined): Promise<Result> {
+  private async fetched(line: SubmittedLine, record: RequestRecord, signal: AbortSignal | undefined): Promise<Result> {
     const { parts, dtype } = record;
     const read: ReturnType<typeof openResult>[] = [];
     const returned: (string | undefined)[] = [];
     for (let at = 0; at < parts.length; at += FETCHED_AT_ONCE) {
       const some = parts.slice(at, at + FETCHED_AT_ONCE);
       const jobIds = some.map(({ jobId }) => jobId);
-      const bodies = await patiently(this.line, signal, () => this.line.reader.peek(jobIds));
+      const bodies = await patiently(line, signal, () => line.reader.peek(jobIds));
       for (const [i, part] of some.entries()) read.push(this.opened(part, bodies[i]));
       if (this.kind.what === 'scores')
-        returned.push(...(await patiently(this.line, signal, () => this.line.returnValues(jobIds))));
+        returned.push(...(await patiently(line, signal, () => line.returnValues(jobIds))));
     }
     const rows = joinedRows(
       read.map(({ header, body }) => storedRows(header, body)),
       dtype,
     );
-    this.line.reader.release(read.map(({ body }) => body));
+    line.reader.release(read.map(({ body }) => body));
     return this.kind.toResult({
       record,
       rows,
@@ -313,7 +334,7 @@ function isDone({ state }: PartState): boolean {
 
 /** Tries again what the server cannot do for the moment, for as long as it is waited for. */
 async function patiently<Value>(
-  line: Pick<Line, 'isClosed' | 'terms'>,
+  line: Pick<SubmittedLine, 'isClosed' | 'terms'>,
   signal: AbortSignal | undefined,
   work: () => Promise<Value>,
 ): Promise<Value> {

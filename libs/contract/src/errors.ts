@@ -31,6 +31,7 @@ export const ERROR_CODES = {
   // the queue
   LEASE_LOST: 'Another worker may have the job by now.',
   QUEUE_UNREACHABLE: 'The queue server does not answer.',
+  CELL_UNKNOWN: 'The id names a cell that is not in the list of cells.',
   NOT_SERVED: 'No worker serves this queue and none ever did, while others are served.',
   QUEUE_STUCK: 'Jobs wait in the queue, but claiming brings none.',
   QUEUE_DAMAGED: 'A key of the queue is of another type than it should be.',

@@ -2,6 +2,7 @@ export { hostGuard, isLoopbackHost, type HostGuard, type HostGuardOptions, type 
 export { listenFailure, type ListenAddress } from './listen-failure.ts';
 export { EXPORTER_METRICS, PRODUCER_METRICS, WORKER_METRICS } from './catalogue/metric-catalogue.ts';
 export type { MetricCatalogue, MetricDefinition } from './catalogue/metric-definition.ts';
+export { cellsText, type CellText } from './cells-text.ts';
 export { createExporterMetrics, type ExporterMetrics, type FleetTold, type QueueTold } from './exporter-metrics.ts';
 export { createMetrics, type MetricRegistry } from './metrics.ts';
 export { startMetricsServer, type MetricsServer, type MetricsServerOptions, type Probe } from './metrics-server.ts';

@@ -12,6 +12,7 @@ import {
   redactText,
   resolveSettings,
   strayVariables,
+  withHome,
   type Logger,
   type Settings,
   type Tracer,
@@ -69,7 +70,7 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
   let traced: OpenTracer | undefined;
   try {
     const files = await readSettingsFiles({ flags: fixed, environment: process.env });
-    const settings = withServer(name, resolveSettings({ flags: fixed, environment: process.env, ...files }));
+    const settings = withServer(name, withHome(resolveSettings({ flags: fixed, environment: process.env, ...files })));
     const who: Record<string, string> = { version };
     const log = createLogger({ level: settings.logLevel, format: settings.logFormat, name, who });
     log.debug({ settings: redactSettings(settings) }, 'settings in force');

@@ -78,6 +78,9 @@ export type { ProducerOptions } from './producer/open-queue.ts';
 export type { Again } from './producer/job-verdict.ts';
 export type { OldestWaiting } from './producer/waiting-jobs.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadiness } from './producer/queue-depth.ts';
+export { CellList, type CellListOptions } from './cells/cell-list.ts';
+export { chooseCell, type CellLoad } from './cells/choose-cell.ts';
+export { PerCell } from './cells/per-cell.ts';
 export {
   PayloadServers,
   payloadSetOf,

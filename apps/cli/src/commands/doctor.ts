@@ -5,7 +5,7 @@ import { access, constants, stat, statfs } from 'node:fs/promises';
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
 import { ShoalError, cpuLaneOf } from '@shoal/contract';
-import { cacheFolder, storeFolders, strayVariables, type Settings } from '@shoal/core';
+import { cacheFolder, homeCell, readCells, storeFolders, strayVariables, type Settings } from '@shoal/core';
 import { isHubName, listModels, openModel, queueOfNamed } from '@shoal/models';
 import { diskFailure } from '@shoal/fetch';
 import {
@@ -170,10 +170,34 @@ interface SeenServer extends AroundServer {
 }
 
 async function lookAtQueue(settings: Settings, cacheDir: string, version: string): Promise<SeenServer> {
+  if (settings.cells !== undefined && settings.redisUrl !== undefined)
+    return cellFindings({ ...settings, cells: settings.cells, redisUrl: settings.redisUrl }, version);
   if (settings.redisUrl !== undefined) return serverFindings(settings.redisUrl, settings, version);
   const program = await privateServerFinding(cacheDir);
   const running = await runningServerFindings(settings, cacheDir, version);
   return { ...running, findings: [program, ...running.findings] };
+}
+
+/** Each cell is looked at as a server is; what goes into a bundle besides findings is of the one at home. */
+async function cellFindings(
+  settings: Settings & { readonly cells: string; readonly redisUrl: string },
+  version: string,
+): Promise<SeenServer> {
+  const cells = readCells(settings.cells);
+  const home = homeCell(cells, settings.redisUrl);
+  const seen = await Promise.all(cells.map(({ address }) => serverFindings(address, settings, version)));
+  const closed = cells.flatMap(({ name, write }) => (write === false ? [name] : []));
+  const listed: Finding = {
+    about: 'cells',
+    state: 'ok',
+    found:
+      `${cells.map(({ name }) => name).join(', ')}; home is ${home.name}` +
+      (closed.length === 0 ? '' : `; ${closed.join(', ')} ${closed.length === 1 ? 'takes' : 'take'} no new work`),
+  };
+  const findings = seen.flatMap(({ findings: own }, at) =>
+    own.map((finding): Finding => ({ ...finding, about: `cell ${cells[at]!.name}: ${finding.about}` })),
+  );
+  return { ...seen[cells.indexOf(home)]!, findings: [listed, ...findings] };
 }
 
 function nothingOf(...findings: Finding[]): SeenServer {

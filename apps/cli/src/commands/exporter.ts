@@ -3,10 +3,10 @@
 
 import { once } from 'node:events';
 import { ShoalError } from '@shoal/contract';
-import type { Settings } from '@shoal/core';
-import { createExporterMetrics, startMetricsServer } from '@shoal/ops';
+import type { Logger, Settings } from '@shoal/core';
+import { cellsText, createExporterMetrics, startMetricsServer, type ExporterMetrics } from '@shoal/ops';
 import { createLogger } from '@shoal/ops/service';
-import { FleetSurvey, ServerWatch } from '@shoal/queue';
+import { FleetSurvey, PerCell, ServerWatch } from '@shoal/queue';
 import { withServer } from '../processes/session.ts';
 import { settingsOf } from '../settings.ts';
 import { print, type Terminal } from '../terminal.ts';
@@ -45,19 +45,18 @@ async function run(
   ending.throwIfAborted();
   const ended = once(ending, 'abort');
   const log = createLogger({ level: logLevel, format: logFormat, name: 'exporter', who: { version } });
-  const survey = FleetSurvey.open({ redisUrl, prefix, log });
-  const server = ServerWatch.open({ redisUrl, prefix });
+  const seen =
+    settings.cells === undefined
+      ? new ServerTold({ redisUrl, prefix, version, log })
+      : new CellsTold({ cells: settings.cells, prefix, version, log });
   try {
-    const metrics = createExporterMetrics({ process: 'exporter', server, version, survey: () => survey.read() });
-    server.onRoundTrip((ms) => metrics.roundTrip(ms));
-    const reasons = (): string[] => (server.isUp ? [] : ['the queue server does not answer']);
     const { url, stop } = await startMetricsServer({
       host,
       hosts,
       port,
       setting: 'exporterPort',
-      metrics,
-      ready: () => ({ reasons: reasons() }),
+      metrics: seen,
+      ready: () => ({ reasons: seen.reasons() }),
     });
     try {
       await print(terminal, `${url}/metrics\n`);
@@ -66,7 +65,69 @@ async function run(
       await stop();
     }
   } finally {
-    await Promise.all([survey.close(), server.stop()]);
+    await seen.close();
   }
   if (lost.aborted) throw lost.reason;
+}
+
+interface ToldOptions {
+  readonly prefix: string;
+  readonly version: string;
+  readonly log: Logger;
+}
+
+/** One queue server and what is told of it. */
+class ServerTold {
+  readonly contentType: string;
+  private readonly survey: FleetSurvey;
+  private readonly server: ServerWatch;
+  private readonly metrics: ExporterMetrics;
+
+  constructor({ redisUrl, prefix, version, log }: ToldOptions & { readonly redisUrl: string }) {
+    this.survey = FleetSurvey.open({ redisUrl, prefix, log });
+    this.server = ServerWatch.open({ redisUrl, prefix });
+    const survey = (): ReturnType<FleetSurvey['read']> => this.survey.read();
+    this.metrics = createExporterMetrics({ process: 'exporter', server: this.server, version, survey });
+    this.server.onRoundTrip((ms) => this.metrics.roundTrip(ms));
+    this.contentType = this.metrics.contentType;
+  }
+
+  text(): Promise<string> {
+    return this.metrics.text();
+  }
+
+  reasons(): string[] {
+    return this.server.isUp ? [] : ['the queue server does not answer'];
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.survey.close(), this.server.stop()]);
+  }
+}
+
+/** Every cell of the list, as the list is now. */
+class CellsTold {
+  private readonly told: PerCell<ServerTold>;
+
+  constructor({ cells, ...options }: ToldOptions & { readonly cells: string }) {
+    const { log } = options;
+    this.told = new PerCell({ cells, log }, ({ address }) => new ServerTold({ ...options, redisUrl: address }));
+  }
+
+  get contentType(): string {
+    return this.told.all[0]!.part.contentType;
+  }
+
+  async text(): Promise<string> {
+    const texts = this.told.all.map(async ({ cell, part }) => ({ cell: cell.name, text: await part.text() }));
+    return cellsText(await Promise.all(texts));
+  }
+
+  reasons(): string[] {
+    return this.told.all.flatMap(({ cell, part }) => part.reasons().map((reason) => `cell ${cell.name}: ${reason}`));
+  }
+
+  async close(): Promise<void> {
+    await this.told.close();
+  }
 }

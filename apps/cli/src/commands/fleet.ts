@@ -20,6 +20,7 @@ import {
   type ParkedJobs,
 } from '@shoal/queue';
 import { audited } from '../processes/audited.ts';
+import { overCells } from '../processes/over-cells.ts';
 import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -37,6 +38,10 @@ export interface StatusFlags extends FleetFlags {
 }
 
 export async function status(terminal: Terminal, flags: StatusFlags): Promise<void> {
+  await overCells(terminal, flags, statusHere);
+}
+
+async function statusHere(terminal: Terminal, flags: StatusFlags): Promise<void> {
   if (flags.all === true) return (await import('./all-queues.ts')).statusOfAll(terminal, flags);
   await withFleet(terminal, flags, async (fleet, place) => {
     const [view, lately] = await Promise.all([fleet.read(), readLately(place)]);

@@ -2,6 +2,7 @@
 
 import { ShoalError } from '@shoal/contract';
 import { QueueLook, type JobAnswer, type Tenants } from '@shoal/queue';
+import { overCells } from '../processes/over-cells.ts';
 import { withRunningQueue, withRunningServer, type RunningQueue } from '../processes/running-queue.ts';
 import { table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -26,6 +27,10 @@ export async function why(terminal: Terminal, jobId: string, flags: QueueFlags):
 }
 
 export async function tenants(terminal: Terminal, flags: TenantFlags): Promise<void> {
+  await overCells(terminal, flags, tenantsHere);
+}
+
+async function tenantsHere(terminal: Terminal, flags: TenantFlags): Promise<void> {
   await withRunningQueue(terminal, flags, (place) =>
     withLook(place, async (look) => {
       const told = await look.tenants(place.queue);

@@ -5,6 +5,7 @@ import { ERROR_CODES, ShoalError } from '@shoal/contract';
 import { Canceller, Quarantine, QueueAdmin, type QueueCounts } from '@shoal/queue';
 import { createLogger } from '@shoal/ops/service';
 import { shareProgress, type Progress } from '../progress.ts';
+import { overCells } from '../processes/over-cells.ts';
 import { refuseUnseen, withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
 import { audited, countedBy } from '../processes/audited.ts';
 import { print, say, type Terminal } from '../terminal.ts';
@@ -36,6 +37,10 @@ export interface CleanFlags extends QueueFlags {
 const STEP_JOBS = 200;
 
 export async function counts(terminal: Terminal, flags: CountsFlags): Promise<void> {
+  await overCells(terminal, flags, countsHere);
+}
+
+async function countsHere(terminal: Terminal, flags: CountsFlags): Promise<void> {
   if (flags.all === true) return (await import('./all-queues.ts')).countsOfAll(terminal, flags);
   await withAdmin(terminal, flags, async (admin, place) => {
     await refuseUnseen(place);

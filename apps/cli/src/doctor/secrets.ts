@@ -2,7 +2,7 @@
 // this machine, where one look of a pattern too few would be one too many.
 
 import { readFile } from 'node:fs/promises';
-import { redactText, type Settings } from '@shoal/core';
+import { readCells, redactText, type Settings } from '@shoal/core';
 
 /** Variables whose values are secrets by their name. */
 const SECRET_NAME = /PASSW|SECRET|TOKEN|CREDENTIAL|_KEY$|_KEY_|APIKEY|MASTER_KEY/i;
@@ -20,14 +20,21 @@ export async function secretsHider(
   const named = Object.entries(environment).flatMap(([name, value]) =>
     value !== undefined && SECRET_NAME.test(name) && !isPath(value) ? [value] : [],
   );
-  const urls = [settings.redisUrl, settings.payloadServers, ...Object.values(environment)].flatMap((value) =>
-    passwordsIn(value ?? ''),
-  );
+  const urls = [
+    settings.redisUrl,
+    settings.payloadServers,
+    ...cellAddresses(settings),
+    ...Object.values(environment),
+  ].flatMap((value) => passwordsIn(value ?? ''));
   const found = [...named, ...urls, kept.trim(), settings.webhookSecret ?? ''];
   const all = [...new Set(found.flatMap((secret) => [secret, encodeURIComponent(secret), jsonOf(secret)]))]
     .filter((secret) => secret.length >= LEAST_CHARACTERS)
     .toSorted((a, b) => b.length - a.length);
   return (text) => redactText(all.reduce((shown, secret) => shown.replaceAll(secret, HIDDEN), text));
+}
+
+function cellAddresses({ cells }: Settings): string[] {
+  return cells === undefined ? [] : readCells(cells).map(({ address }) => address);
 }
 
 /** Of every address in the text, as it stands there and decoded. */

@@ -126,6 +126,7 @@ async function withWorker<Result>(
     try {
       const client = await ShoalClient.connect({
         redisUrl: server.redisUrl,
+        cells: settings.cells,
         prefix: settings.prefix,
         payloadServers: settings.payloadServers,
         model,

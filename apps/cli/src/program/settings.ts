@@ -8,6 +8,7 @@ import type { Command } from 'commander';
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
   payloadServers: ['urls', 'servers beside it, through which large inputs and results travel'],
+  cells: ['file', 'several queue servers used as one queue: a JSON file, or its text'],
   redisCa: ['file', 'authority that signed the certificate of the queue server'],
   redisCert: ['file', 'certificate of ours, where the queue server asks for one'],
   redisKey: ['file', 'its key'],
@@ -185,8 +186,9 @@ export const WORKER = [
   'drainTimeoutMs',
 ] as const;
 
-/** Wherever a queue server may be named, so may those beside it, what TLS towards it needs, and a file with the password. */
+/** Wherever a queue server may be named, so may cells, those beside it, what TLS towards it needs, and a file with the password. */
 const WITH_SERVER = [
+  'cells',
   'payloadServers',
   'redisCa',
   'redisCert',

@@ -24,6 +24,7 @@ import {
   type TenantLoad,
   type WorkerHistory,
 } from '@shoal/queue';
+import type { CellReading } from './cells-reading.ts';
 
 export interface QueueReading {
   /** The main lane. */
@@ -46,6 +47,8 @@ export interface FleetReading {
   /** By the server's clock, epoch ms. */
   readonly atMs: number;
   readonly queues: readonly QueueReading[];
+  /** Where there are any. The rest is of the one at home. */
+  readonly cells?: readonly CellReading[] | undefined;
   /** Of all queues: what is reserved of the server's memory, and what of it belongs to results that nobody has read. */
   readonly reservedBytes: number;
   readonly unreadBytes: number;

@@ -92,7 +92,7 @@ export class LivePages {
     if (response.writableNeedDrain) return; // a reader that does not read gets the next one
     const all = fleetParts(reading, visitor);
     const parts = Object.fromEntries(
-      PARTS.flatMap((name) => (told.get(name) === all[name].text ? [] : [[name, all[name].text] as const])),
+      PARTS.flatMap((name) => ((told.get(name) ?? '') === all[name].text ? [] : [[name, all[name].text] as const])),
     );
     for (const [name, text] of Object.entries(parts)) told.set(name, text);
     response.write(`event: fleet\ndata: ${JSON.stringify({ time: timeText(reading.atMs), parts })}\n\n`);

@@ -21,8 +21,21 @@ const MOST_LOSSES = 3;
 
 export function noticesOf(reading: FleetReading): readonly Notice[] {
   const losses = [...reading.histories.values()].map(lossesIn).filter(({ count }) => count > 0);
-  const notices = [...reading.queues.flatMap(ofQueue), ...ofGone(reading), ...losses.map(ofLosses)];
+  const notices = [
+    ...ofCells(reading),
+    ...reading.queues.flatMap(ofQueue),
+    ...ofGone(reading),
+    ...losses.map(ofLosses),
+  ];
   return notices.toSorted((a, b) => Number(b.isSerious) - Number(a.isSerious));
+}
+
+function ofCells({ cells = [] }: FleetReading): readonly Notice[] {
+  const away = cells.filter(({ seen }) => seen === undefined);
+  return away.map(({ name }) => ({
+    isSerious: true,
+    text: `the cell ${name} does not answer: what waits there waits, new work goes to the others`,
+  }));
 }
 
 function ofQueue(reading: QueueReading): readonly Notice[] {

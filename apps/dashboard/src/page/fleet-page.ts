@@ -6,6 +6,7 @@ import type { Visitor } from '../access/visitor.ts';
 import { noticesOf, type Notice } from '../fleet/notices.ts';
 import { waitingIn, type FleetReading, type QueueReading } from '../fleet/fleet-reading.ts';
 import { tenMinutesOf } from '../fleet/ten-minutes.ts';
+import { cellTable } from './cell-table.ts';
 import { lineChart } from './charts.ts';
 import { html, type Child, type Html } from './html.ts';
 import { page } from './layout.ts';
@@ -14,7 +15,7 @@ import { amountText, counted, shareText, spanText, timeText } from './words.ts';
 import { tenantTable } from './tenant-table.ts';
 import { goneCard, startingCard, workerCard } from './worker-card.ts';
 
-export const PARTS = ['notices', 'figures', 'queues', 'workers', 'tenants'] as const;
+export const PARTS = ['notices', 'figures', 'cells', 'queues', 'workers', 'tenants'] as const;
 export type Part = (typeof PARTS)[number];
 
 /** Each part as markup, for who may see it. */
@@ -23,6 +24,7 @@ export function fleetParts(reading: FleetReading, { role }: Pick<Visitor, 'role'
   return {
     notices: noticesPart(reading),
     figures: figuresPart(reading),
+    cells: cellTable(reading.cells),
     queues: queueTable(reading, isOperator),
     workers: workersPart(reading, isOperator),
     tenants: tenantTable(reading),
@@ -49,6 +51,15 @@ export function fleetPage(reading: FleetReading, visitor: Visitor): string {
           ${parts.figures}
         </ul>
       </section>
+      ${
+        reading.cells !== undefined &&
+        html`<section aria-labelledby="cells-title">
+          <h2 id="cells-title">Cells</h2>
+          <div class="scroll" data-part="cells" role="region" aria-label="Table of cells" tabindex="0">
+            ${parts.cells}
+          </div>
+        </section>`
+      }
       <section aria-labelledby="queues-title">
         <h2 id="queues-title">Queues</h2>
         <div class="scroll" data-part="queues" role="region" aria-label="Table of queues" tabindex="0">

@@ -35,6 +35,7 @@ ErrorCode = Literal[
     # the queue
     "LEASE_LOST",
     "QUEUE_UNREACHABLE",
+    "CELL_UNKNOWN",
     "NOT_SERVED",
     "QUEUE_STUCK",
     "QUEUE_DAMAGED",

@@ -4,6 +4,7 @@
 import { resolve } from 'node:path';
 import { toJSONSchema, type core, type ZodType } from 'zod';
 import { ShoalError } from '@shoal/contract';
+import { redactCells } from './cells.ts';
 import { redactText, redactUrl } from './redact-url.ts';
 import { settingsSchema, type SettingKey, type Settings } from './schema.ts';
 import { isServiceLink, straysIn } from './stray-variables.ts';
@@ -35,6 +36,7 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'modelsDir',
   'collectionsDir',
   'cudaLibrary',
+  'cells',
   'payloadServers',
   'redisCa',
   'redisCert',
@@ -192,6 +194,7 @@ function shown(key: string, given: unknown): string | undefined {
   return JSON.stringify(given, (_, value: unknown) => {
     if (typeof value !== 'string') return value;
     if (key === 'payloadServers') return redactUrls(value);
+    if (key === 'cells') return redactCells(value);
     return key === 'redisUrl' || /[@?]|:\//.test(value) ? redactUrl(value) : redactText(value);
   });
 }
@@ -276,14 +279,16 @@ export function redactSettings<
   Shown extends {
     readonly redisUrl?: string | undefined;
     readonly payloadServers?: string | undefined;
+    readonly cells?: string | undefined;
     readonly webhookSecret?: string | undefined;
   },
 >(settings: Shown): Shown {
-  const { redisUrl, payloadServers, webhookSecret } = settings;
-  if (redisUrl === undefined && payloadServers === undefined && webhookSecret === undefined) return settings;
+  const { redisUrl, payloadServers, cells, webhookSecret } = settings;
+  if ([redisUrl, payloadServers, cells, webhookSecret].every((value) => value === undefined)) return settings;
   return {
     ...settings,
     ...(redisUrl !== undefined && { redisUrl: redactUrl(redisUrl) }),
+    ...(cells !== undefined && { cells: redactCells(cells) }),
     ...(payloadServers !== undefined && { payloadServers: redactUrls(payloadServers) }),
     ...(webhookSecret !== undefined && { webhookSecret: HIDDEN }),
   };

@@ -49,6 +49,16 @@ export const settingsSchema = z.strictObject({
         'a folder that all share: file:///mnt/shoal. The same for workers and producers, or everything goes by the ' +
         'queue server.',
     ),
+  cells: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      'Several queue servers used as one queue, each with workers of its own: a JSON file, or its text, ' +
+        '[{"name":"a","address":"redis://10.0.0.5:6379"},{"name":"b","address":"redis://10.0.0.6:6379","write":false}]. ' +
+        'redisUrl says which of them is home; unset, the first. A cell with "write": false takes no new work. The file is ' +
+        'read again while processes run.',
+    ),
   redisCa: z
     .string()
     .min(1)

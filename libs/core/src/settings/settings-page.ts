@@ -16,7 +16,7 @@ Generated from libs/core/src/settings/schema.ts by \`npm run docs\`; do not edit
 A setting is a flag, an environment variable, a line of \`shoal.config.json\` in the working directory or of
 \`~/.config/shoal/config.json\` (\`$XDG_CONFIG_HOME/shoal/config.json\`). Flag beats environment beats the folder's file beats
 the home file beats default. The file of a folder may choose no path (\`cacheDir\`, \`modelsDir\`, \`collectionsDir\`,
-\`cudaLibrary\`, \`redisCa\`, \`redisCert\`, \`redisKey\`, \`redisPasswordFile\`, \`batchDir\`, \`batchS3Endpoint\`, \`webhookSecret\`), and a queue server or an address that it chose is said each time
+\`cudaLibrary\`, \`cells\`, \`redisCa\`, \`redisCert\`, \`redisKey\`, \`redisPasswordFile\`, \`batchDir\`, \`batchS3Endpoint\`, \`webhookSecret\`), and a queue server or an address that it chose is said each time
 ([security.md](security.md)). All problems are reported at once, before anything connects. \`REDIS_URL\` and
 \`LOG_LEVEL\` are honoured under their own names; \`SHOAL_FORCE_CPU=1\` makes every worker a CPU worker.
 

@@ -12,7 +12,7 @@ import { Admission, admissionRefused, type WantedRoom } from '../admission/admis
 import { addAndLook } from '../bullmq/add.ts';
 import { liveFacts } from '../lanes/fleet.ts';
 import { whyWaiting, type Waiting } from '../lanes/why-waiting.ts';
-import { askOnce, bytesOf } from '../redis/command-pipeline.ts';
+import { askOnce, bytesOf, valueOf } from '../redis/command-pipeline.ts';
 import { closeConnection, connected, type Redis } from '../redis/connection.ts';
 import { countAdded } from '../redis/process-counts.ts';
 import { runScript, runScriptOver } from '../redis/script.ts';
@@ -155,6 +155,18 @@ export class JobProducer {
     return (found as (readonly Buffer[] | null)[]).map((ending, at): JobEnding => {
       const [state = 'open', failedReason] = (ending ?? []).map(String);
       return { jobId: jobIds[at]!, state: state as JobEnding['state'], failedReason };
+    });
+  }
+
+  /** Whether something lies under each of these ids, in order: a job in whatever state, or a result. */
+  async known(jobIds: readonly string[]): Promise<boolean[]> {
+    const { queue } = this.options;
+    return translated(async () => {
+      const replies = await askOnce(
+        this.connection,
+        jobIds.map((jobId) => ['EXISTS', this.keys.job(queue, jobId), this.keys.output(queue, jobId)]),
+      );
+      return replies.map((reply) => Number(valueOf(reply)) > 0);
     });
   }
 

@@ -1,0 +1,93 @@
+// Commands that look, over two cells: real servers, one of which is killed.
+
+import { writeFileSync } from 'node:fs';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { mainQueue } from '@shoal/contract';
+import { JobProducer } from '@shoal/queue';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { runHere } from '../testing/command-here.ts';
+import { Sandbox, type Result } from '../testing/shoal-process.ts';
+
+vi.setConfig({ testTimeout: 120_000 }); // a server that is away is waited for, by each command
+
+let [a, b]: TestServer[] = [];
+let box: Sandbox;
+let cells: string;
+
+beforeAll(async () => {
+  [a, b] = await Promise.all([startTestServer({ topology: 'single' }), startTestServer({ topology: 'single' })]);
+  box = new Sandbox();
+  cells = box.path('cells.json');
+  list([
+    { name: 'a', address: a!.url },
+    { name: 'b', address: b!.url, write: false },
+  ]);
+  await Promise.all([add(a!, 'one'), add(b!, 'two', 'three')]);
+});
+
+afterAll(async () => {
+  await Promise.all([a!.stop(), b!.stop()]);
+  box.remove();
+});
+
+function list(content: unknown): void {
+  writeFileSync(cells, JSON.stringify(content));
+}
+
+async function add({ url: redisUrl }: TestServer, ...jobIds: string[]): Promise<void> {
+  const producer = await JobProducer.connect({ redisUrl, queue: mainQueue('x') });
+  await producer.add(jobIds.map((jobId) => ({ jobId, data: { v: 1, fingerprint: '00112233445566ff', texts: ['t'] } })));
+  await producer.close();
+}
+
+function run(...args: string[]): Promise<Result> {
+  return runHere(box, [...args, '--cells', cells, '--model', 'x']);
+}
+
+test('counts and fleet status tell of each cell, as text and as one object', async () => {
+  const { stdout, code } = await run('queue', 'counts');
+  expect(code).toBe(0);
+  const [inA, inB] = stdout.split(/^(?=cell b)/m);
+  expect(inA).toMatch(/^cell a \(home\), redis:\/\/127.0.0.1:\d+\nqueue .*\nembed-x +1 /);
+  expect(inB).toMatch(/^cell b \(takes no new work\), redis:\/\/127.0.0.1:\d+\nqueue .*\nembed-x +2 /);
+  const json = JSON.parse((await run('queue', 'counts', '--json')).stdout) as unknown;
+  expect(json).toMatchObject({
+    cells: [
+      { cell: 'a', isHome: true, write: true, report: { lanes: [{ waiting: 1 }, {}] } },
+      { cell: 'b', isHome: false, write: false, report: { lanes: [{ waiting: 2 }, {}] } },
+    ],
+  });
+  const status = await run('fleet', 'status', '--json');
+  expect(JSON.parse(status.stdout)).toMatchObject({
+    cells: [{ report: { workers: [] } }, { report: { workers: [] } }],
+  });
+  expect((await run('fleet', 'status')).stdout).toContain('no worker is alive');
+});
+
+test('a list that cannot be used is refused with what is wrong', async () => {
+  const twice = JSON.stringify([
+    { name: 'a', address: 'redis://x' },
+    { name: 'a', address: 'redis://y' },
+  ]);
+  const refused = await runHere(box, ['queue', 'counts', '--cells', twice]);
+  expect(refused).toMatchObject({ code: 2, stdout: '' });
+  expect(refused.stderr).toContain('two cells are called "a"');
+  const elsewhere = await run('queue', 'counts', '--redis-url', 'redis://127.0.0.1:1');
+  expect(elsewhere).toMatchObject({ code: 2, stdout: '' });
+  expect(elsewhere.stderr).toContain('which is none of the cells');
+});
+
+test('doctor looks at every cell, and a cell that is away is named while the others are shown', async () => {
+  await b!.kill9();
+  const counts = await run('queue', 'counts');
+  expect(counts.code).toBe(1);
+  expect(counts.stdout).toMatch(/^embed-x +1 /m);
+  expect(counts.stdout).toMatch(/^cell b .*\n! /m);
+  expect(counts.stderr).toContain('1 of 2 cells could not be looked at: "b"');
+  const doctor = await run('doctor', '--json');
+  const { findings } = JSON.parse(doctor.stdout) as { findings: { about: string; state: string; found: string }[] };
+  const of = (about: string): unknown => findings.find((finding) => finding.about === about);
+  expect(of('cells')).toMatchObject({ state: 'ok', found: 'a, b; home is a; b takes no new work' });
+  expect(of('cell a: queue server')).toMatchObject({ state: 'ok' });
+  expect(of('cell b: queue server')).toMatchObject({ state: 'broken' });
+});

@@ -1,0 +1,90 @@
+// A look at the queue, once for each cell where there are several. Reports come under the names of their cells; with
+// --json as one object. A cell that is away is named with why, the others are shown, and the exit code says so.
+
+import { ShoalError, isShoalError, toFailure } from '@shoal/contract';
+import { homeCell, readCells, redactUrl, type Cell } from '@shoal/core';
+import { settingsOf } from '../settings.ts';
+import { print, type Terminal } from '../terminal.ts';
+
+interface LookFlags {
+  readonly json?: boolean;
+}
+
+/** With no cells: the look itself. */
+export async function overCells<Flags extends LookFlags>(
+  terminal: Terminal,
+  flags: Flags,
+  look: (terminal: Terminal, flags: Flags) => Promise<void>,
+): Promise<void> {
+  const { cells: setting, redisUrl } = await settingsOf(terminal, flags);
+  if (setting === undefined) return look(terminal, flags);
+  const cells = readCells(setting);
+  const home = homeCell(cells, redisUrl).name;
+  const told = await Promise.all(
+    cells.map(async (cell) => ({ cell, ...(await reportOf(terminal, flags, cell, look)) })),
+  );
+  await print(terminal, flags.json === true ? asJson(told, home) : told.map((one) => asText(one, home)).join('\n'));
+  refuseFailed(told);
+}
+
+interface Told {
+  readonly cell: Cell;
+  readonly report: string;
+  readonly error: unknown;
+}
+
+async function reportOf<Flags extends LookFlags>(
+  terminal: Terminal,
+  flags: Flags,
+  { address }: Cell,
+  look: (terminal: Terminal, flags: Flags) => Promise<void>,
+): Promise<Omit<Told, 'cell'>> {
+  let report = '';
+  const stdout = Object.assign(Object.create(terminal.stdout) as NodeJS.WriteStream, {
+    write: (text: string | Uint8Array) => {
+      report += String(text);
+      return true;
+    },
+  });
+  try {
+    await look({ ...terminal, stdout }, { ...flags, redisUrl: address });
+    return { report, error: undefined };
+  } catch (error) {
+    if (terminal.signal.aborted) throw error;
+    return { report, error };
+  }
+}
+
+function asText({ cell, report, error }: Told, home: string): string {
+  const { name, address, write } = cell;
+  const what = [...(name === home ? ['home'] : []), ...(write === false ? ['takes no new work'] : [])].join(', ');
+  const problem = error === undefined ? '' : `! ${toFailure(error).message}\n`;
+  return `cell ${name}${what === '' ? '' : ` (${what})`}, ${redactUrl(address)}\n${report}${problem}`;
+}
+
+function asJson(told: readonly Told[], home: string): string {
+  const cells = told.map(({ cell: { name, address, write = true }, report, error }) => ({
+    cell: name,
+    address: redactUrl(address),
+    isHome: name === home,
+    write,
+    ...(error === undefined ? {} : { error: toFailure(error) }),
+    ...(report === '' ? {} : { report: JSON.parse(report) as unknown }),
+  }));
+  return `${JSON.stringify({ cells })}\n`;
+}
+
+/** A cell that is away is a failure; what one cell does not know another may. */
+function refuseFailed(told: readonly Told[]): void {
+  const failed = told.filter(({ error }) => error !== undefined);
+  const away = failed.filter(({ error }) => !isShoalError(error) || error.code !== 'USAGE');
+  if (failed.length === told.length) throw failed[0]!.error;
+  if (away.length === 0) return;
+  const names = away.map(({ cell }) => `"${cell.name}"`).join(', ');
+  throw new ShoalError(
+    toFailure(away[0]!.error).code,
+    `${away.length} of ${told.length} cells could not be looked at: ${names}; the others were`,
+    { cells: away.map(({ cell }) => cell.name) },
+    away[0]!.error,
+  );
+}

@@ -1,0 +1,91 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, onTestFinished, test } from 'vitest';
+import { checkCells, homeCell, readCells, redactCells, withHome } from './cells.ts';
+import { redactSettings, resolveSettings } from './config.ts';
+
+const A = { name: 'a', address: 'redis://one:6379' };
+const B = { name: 'b', address: 'redis://two:6379', write: false };
+
+function fileWith(content: string): string {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-cells-'));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const path = join(folder, 'cells.json');
+  writeFileSync(path, content);
+  return path;
+}
+
+test('a list is read from a text and from a file alike', () => {
+  const text = JSON.stringify([A, B]);
+  expect(readCells(text)).toEqual([A, B]);
+  expect(readCells(` ${text}`)).toEqual([A, B]);
+  expect(readCells(fileWith(`\uFEFF${text}\n`))).toEqual([A, B]);
+});
+
+test.each<[string, unknown, string]>([
+  ['no list', { a: A }, 'a list of 1 to 64 cells'],
+  ['an empty list', [], 'a list of 1 to 64 cells'],
+  ['too many', Array.from({ length: 65 }, (_, at) => ({ name: `c${at}`, address: `redis://h${at}` })), '1 to 64 cells'],
+  ['two of one name', [A, { ...B, name: 'a' }], 'two cells are called "a"'],
+  ['one server twice', [A, { name: 'b', address: A.address }], '"a" and "b" are the same server'],
+  ['one server as two users', [A, { name: 'b', address: 'redis://me:secret@one/0?db=0' }], 'are the same server'],
+  ['no name', [{ address: A.address }], 'cell 1 has no name'],
+  ['a name with an @', [A, { ...B, name: 'b@c' }], 'cell 2 has no name of 1 to 32'],
+  ['a name with a capital', [{ ...A, name: 'A' }], 'cell 1 has no name'],
+  ['no address', [{ name: 'a' }], 'cell 1 has no address'],
+  ['an address of another kind', [{ name: 'a', address: 'http://one' }], 'cell 1 has no address that begins with'],
+  ['a word for write', [{ ...A, write: 'no' }], 'neither true nor false'],
+  ['a misspelt key', [{ ...A, wirte: false }], '"wirte", which no cell has'],
+  ['null', [null], 'cell 1 is no object'],
+  ['none that takes work', [{ ...A, write: false }, B], 'no cell takes new work'],
+])('%s is refused by what is wrong', (_, list, problem) => {
+  expect(() => checkCells(list, 'cells')).toThrow(problem);
+  expect(() => checkCells(list, 'cells')).toThrow(/^cells: /);
+});
+
+test('every problem is told at once, and no password', () => {
+  const list = JSON.stringify([{ name: 'A', address: 'redis://me:secret@one' }, { name: 'b' }]);
+  const refused = (): unknown => readCells(list);
+  expect(refused).toThrow(/cell 1 has no name.*cell 2 has no address/s);
+  expect(() => readCells('[{"address":"redis://me:secret@one"')).toThrow('not valid JSON');
+  const texts = [list, '[{"address":"redis://me:secret@one"', '[{"name":"a","address":"redis://:secret@x"},7]'];
+  for (const text of texts) expect(messageOf(() => readCells(text))).not.toContain('secret');
+  expect(redactCells(JSON.stringify([{ name: 'a', address: 'redis://me:secret@one:6379' }]))).toBe(
+    '[{"name":"a","address":"redis://***@one:6379"}]',
+  );
+  expect(redactCells('[{"address":"redis://me:secret@one"')).toBe('***');
+});
+
+test('a file that cannot be read is named, and so is one that holds no list', () => {
+  expect(() => readCells('/nowhere/cells.json')).toThrow(/the cells of \/nowhere\/cells.json: .*ENOENT/);
+  const path = fileWith('cells: a, b');
+  expect(() => readCells(path)).toThrow(`the cells of ${path}: it is not valid JSON`);
+});
+
+test('home is the cell at redisUrl, the first where that is not set, and none that is not in the list', () => {
+  expect(homeCell([A, B], undefined)).toBe(A);
+  expect(homeCell([A, B], 'redis://user:pw@two')).toBe(B);
+  expect(homeCell([A, B], 'redis://two:6379/0')).toBe(B);
+  expect(() => homeCell([A, B], 'redis://two:6379/1')).toThrow('which is none of the cells (a at redis://one:6379');
+  const cells = JSON.stringify([A, B]);
+  expect(withHome(resolveSettings({ flags: { cells } })).redisUrl).toBe(A.address);
+  expect(withHome(resolveSettings({ flags: { cells, redisUrl: B.address } })).redisUrl).toBe(B.address);
+  const plain = resolveSettings({ flags: { redisUrl: 'redis://two' } });
+  expect(withHome(plain)).toBe(plain);
+});
+
+test('a folder chooses no cells, and shown settings have no password of one', () => {
+  expect(() => resolveSettings({ file: { cells: '/tmp/cells.json' } })).toThrow('"cells" in shoal.config.json');
+  const cells = JSON.stringify([{ name: 'a', address: 'redis://me:secret@one:6379' }]);
+  expect(JSON.stringify(redactSettings(resolveSettings({ flags: { cells } })))).not.toContain('secret');
+});
+
+function messageOf(work: () => unknown): string {
+  try {
+    work();
+  } catch (error) {
+    return String(error);
+  }
+  throw new Error('nothing was thrown');
+}
