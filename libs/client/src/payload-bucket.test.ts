@@ -4,12 +4,9 @@
 
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { Redis } from 'ioredis';
-import { keySpace, mainQueue } from '@shoal/contract';
 import { payloadSetOf } from '@shoal/queue';
 import {
   S3Gate,
-  WORKER_FACTS,
-  openLaneWorker,
   startS3Server,
   startTestServer,
   type LaneWorker,
@@ -17,18 +14,13 @@ import {
   type TestServer,
 } from '@shoal/queue/testing';
 import { ShoalClient } from './shoal-client.ts';
+import { MODEL, ROWS, leaveUntaken, startWorker, tell, texts } from './testing/payload-scene.ts';
 
-const MODEL = { name: 'fake', revision: '0123456789ab' };
-const QUEUE = mainQueue(MODEL.name);
-const DIMS = 64;
-const ROWS = 200;
 const STORE = 's3://shoal/night';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 if (!isNightly) console.warn('a bucket under the SDK is tried at night alone, with moto (npm run test:nightly)');
 
-const texts = (count: number): string[] =>
-  Array.from({ length: count }, (_, at) => `${at} ${'antidisestablish '.repeat(8)}`);
 const isResult = (bytes: Buffer): boolean => bytes.subarray(0, 4).toString() === 'SHL1';
 
 describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
@@ -53,10 +45,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     prefix = `{t-bucket-${++tests}}`;
     await s3.empty();
     await work();
-    const keys = keySpace(prefix);
-    await redis.zadd(keys.workers(QUEUE), Date.now() + 50_000, 'w');
-    const facts = { ...WORKER_FACTS, jobVersion: 2, payloads: payloadSetOf(STORE) };
-    await redis.hset(keys.facts(QUEUE), 'w', JSON.stringify(facts));
+    await tell(redis, prefix, payloadSetOf(STORE));
   });
 
   afterEach(async () => {
@@ -72,15 +61,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
   });
 
   async function work(): Promise<void> {
-    const started = await openLaneWorker({
-      redisUrl: queueServer.url,
-      prefix,
-      role: 'gpu',
-      leaseMs: 15_000,
-      queue: QUEUE,
-      dims: DIMS,
-      payloadServers: STORE,
-    });
+    const started = await startWorker({ redisUrl: queueServer.url, prefix, payloadServers: STORE });
     worker = started;
     closers.push(() => started.stop());
   }
@@ -97,14 +78,8 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
     return bytesOf((await (await connect('')).embed(asked, { jobId: `plain-${asked.length}` })).vectors);
   }
 
-  /** The first job of the run has its result, and its reader has not taken it. */
-  async function leaveUntaken(runId: string, asked: readonly string[]): Promise<void> {
-    const stream = (await connect()).embedStream(
-      asked.map((text) => ({ text })),
-      { runId },
-    );
-    await stream.next();
-    closers.push(() => stream.return(undefined));
+  async function leave(runId: string, asked: readonly string[]): Promise<void> {
+    closers.push(await leaveUntaken(await connect(), runId, asked));
   }
 
   const held = async (): Promise<number> => (await s3.objects('shoal')).size;
@@ -112,7 +87,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
   test('inputs and results lie there, and are gone once they are taken', async () => {
     const asked = texts(4 * ROWS);
     const vectors = await expected(asked);
-    await leaveUntaken('seen', texts(ROWS));
+    await leave('seen', texts(ROWS));
     expect([...(await s3.objects('shoal')).values()].some(isResult)).toBe(true);
     const client = await connect();
     expect(bytesOf((await client.embed(asked)).vectors).equals(vectors)).toBe(true);
@@ -127,7 +102,7 @@ describe.skipIf(!isNightly)('(nightly: moto of PyPI)', () => {
   ])('a result that the store loses because it %s is computed again', async (_, spoil) => {
     const asked = texts(ROWS);
     const vectors = await expected(asked);
-    await leaveUntaken('a', asked);
+    await leave('a', asked);
     await spoil();
     const client = await connect();
     expect(bytesOf((await client.embed(asked, { jobId: 'a-0' })).vectors).equals(vectors)).toBe(true);

@@ -4,18 +4,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { Redis } from 'ioredis';
-import { decodeResultHeader, keySpace, mainQueue } from '@shoal/contract';
+import { decodeResultHeader, keySpace } from '@shoal/contract';
 import { RecordingLogger } from '@shoal/core/testing';
 import { payloadSetOf } from '@shoal/queue';
-import { WORKER_FACTS, openLaneWorker, startTestServer, type LaneWorker, type TestServer } from '@shoal/queue/testing';
+import { startTestServer, type LaneWorker, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
-
-const MODEL = { name: 'fake', revision: '0123456789ab' };
-const QUEUE = mainQueue(MODEL.name);
-const DIMS = 64;
-/** Rows of a job: its input has 28 KB and its result 51. */
-const ROWS = 200;
+import { DIMS, MODEL, QUEUE, ROWS, leaveUntaken, startWorker, tell, texts } from './testing/payload-scene.ts';
 
 let queueServer: TestServer;
 let stores: TestServer[];
@@ -39,19 +34,11 @@ beforeAll(async () => {
 beforeEach(async () => {
   prefix = `{t-beside-${++tests}}`;
   await work();
-  await tell(payloadSetOf(payloadServers()));
+  await tell(redis, prefix, payloadSetOf(payloadServers()));
 });
 
 async function work(): Promise<void> {
-  worker = await openLaneWorker({
-    redisUrl: queueServer.url,
-    prefix,
-    role: 'gpu',
-    leaseMs: 15_000,
-    queue: QUEUE,
-    dims: DIMS,
-    payloadServers: payloadServers(),
-  });
+  worker = await startWorker({ redisUrl: queueServer.url, prefix, payloadServers: payloadServers() });
   const started = worker;
   closers.push(() => started.stop());
 }
@@ -69,13 +56,6 @@ function payloadServers(): string {
   return stores.map(({ url }) => url).join(',');
 }
 
-/** What the worker says of itself. */
-async function tell(payloads: string | undefined): Promise<void> {
-  const keys = keySpace(prefix);
-  await redis.zadd(keys.workers(QUEUE), Date.now() + 50_000, 'w');
-  await redis.hset(keys.facts(QUEUE), 'w', JSON.stringify({ ...WORKER_FACTS, jobVersion: 2, payloads }));
-}
-
 async function connect(options: Partial<ClientOptions> = {}): Promise<ShoalClient> {
   const client = await ShoalClient.connect({
     redisUrl: queueServer.url,
@@ -89,11 +69,6 @@ async function connect(options: Partial<ClientOptions> = {}): Promise<ShoalClien
   return client;
 }
 
-/** Each of nine words, which fit the simulated device, and none like another. */
-function texts(count: number): string[] {
-  return Array.from({ length: count }, (_, at) => `${at} ${'antidisestablish '.repeat(8)}`);
-}
-
 /** As vectors come without payload servers. */
 async function expected(asked: readonly string[]): Promise<Float32Array> {
   const plain = await connect({ payloadServers: undefined });
@@ -105,14 +80,8 @@ function kept(id: string): Promise<Buffer> {
   return redis.getBuffer(keySpace(prefix).output(QUEUE, `default~${id}`)) as Promise<Buffer>;
 }
 
-/** The first job of the run has its result, and its reader has not taken it. */
-async function leaveUntaken(runId: string, asked: readonly string[]): Promise<void> {
-  const stream = (await connect()).embedStream(
-    asked.map((text) => ({ text })),
-    { runId },
-  );
-  await stream.next();
-  closers.push(() => stream.return(undefined));
+async function leave(runId: string, asked: readonly string[]): Promise<void> {
+  closers.push(await leaveUntaken(await connect(), runId, asked));
 }
 
 interface StoredResult {
@@ -177,8 +146,8 @@ test.each<[string, () => Promise<unknown>]>([
 ])('a result that payload servers lose because they %s is computed again', async (_, spoil) => {
   const asked = texts(ROWS);
   const vectors = await expected(asked);
-  await leaveUntaken('a', asked);
-  await leaveUntaken('b', texts(2 * ROWS).slice(ROWS));
+  await leave('a', asked);
+  await leave('b', texts(2 * ROWS).slice(ROWS));
   expect(await resultsOnStores()).toHaveLength(2);
   await spoil();
   const client = await connect();
@@ -220,7 +189,7 @@ test('what is submitted stays with the queue server, and replaces a result of it
   const asked = texts(ROWS);
   const vectors = await expected(asked);
   const client = await connect();
-  await leaveUntaken('a', asked);
+  await leave('a', asked);
   expect(decodeResultHeader(await kept('a-0'))).toMatchObject({ isPointer: true, isTaken: false });
   const handle = await client.submit(asked, { jobId: 'a-0' });
   expect(isSame((await handle.result()).vectors, vectors)).toBe(true);
@@ -230,7 +199,7 @@ test('what is submitted stays with the queue server, and replaces a result of it
 test('a client without payload servers is never given a pointer, whatever lies under the id', async () => {
   const asked = texts(ROWS);
   const vectors = await expected(asked);
-  await leaveUntaken('a', asked);
+  await leave('a', asked);
   const plain = await connect({ payloadServers: undefined });
   expect(isSame((await plain.embed(asked, { jobId: 'a-0' })).vectors, vectors)).toBe(true);
   const data = await redis.hget(keySpace(prefix).job(QUEUE, 'default~a-0'), 'data');
@@ -243,7 +212,7 @@ test.each([
 ])('where a worker has %s, nothing lies on payload servers, and that is said once', async (_, payloads) => {
   const asked = texts(ROWS);
   const vectors = await expected(asked);
-  await tell(payloads);
+  await tell(redis, prefix, payloads);
   const log = new RecordingLogger();
   const client = await connect({ log });
   expect(log.lines.filter(({ level }) => level === 'warn').map(({ fields }) => fields)).toEqual([

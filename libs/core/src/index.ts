@@ -28,7 +28,7 @@ export {
 } from './settings/config.ts';
 export { settingsSchema, type Settings } from './settings/schema.ts';
 export { redactMessage, redactText, redactUrl } from './settings/redact-url.ts';
-export { cellsFile, checkCells, homeCell, readCells, withHome, type Cell } from './settings/cells.ts';
+export { cellsFile, cellsIn, checkCells, homeCell, readCells, withHome, type Cell } from './settings/cells.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
 export { READ_JOBS, readRerankJob, readSimilarityJob } from './claimer/queued-job.ts';

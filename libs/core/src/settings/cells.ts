@@ -25,7 +25,7 @@ const EXAMPLE = '[{"name":"a","address":"redis://10.0.0.5:6379"},{"name":"b","ad
 /** The cells that the setting lists, or the file that it names. Throws CONFIG_INVALID with every problem. */
 export function readCells(setting: string): readonly Cell[] {
   const path = cellsFile(setting);
-  if (path === undefined) return checkCells(parsed(setting, 'cells'), 'cells');
+  if (path === undefined) return cellsIn(setting, 'cells');
   const where = `the cells of ${path}`;
   let text: string;
   try {
@@ -33,12 +33,24 @@ export function readCells(setting: string): readonly Cell[] {
   } catch (error) {
     throw invalid(where, [`the file cannot be read: ${error instanceof Error ? error.message : String(error)}`]);
   }
-  return checkCells(parsed(text, where), where);
+  return cellsIn(text, where);
 }
 
 /** The path that the setting names; undefined where it is the list itself. */
 export function cellsFile(setting: string): string | undefined {
   return /^\s*\[/.test(setting) ? undefined : resolve(setting);
+}
+
+/** A list as JSON. `where` begins the message of CONFIG_INVALID. */
+export function cellsIn(text: string, where: string): readonly Cell[] {
+  let list: unknown;
+  try {
+    list = JSON.parse(text.replace(/^\uFEFF/, ''));
+  } catch {
+    // what JSON.parse says quotes what it found there, which may be a password
+    throw invalid(where, [`it is not valid JSON; it must be a list of cells, such as ${EXAMPLE}`]);
+  }
+  return checkCells(list, where);
 }
 
 /** A list from anywhere, checked. `where` begins the message of CONFIG_INVALID. */
@@ -106,7 +118,7 @@ export function withHome<Some extends Pick<Settings, 'cells' | 'redisUrl'>>(sett
 export function redactCells(setting: string): string {
   if (cellsFile(setting) !== undefined) return setting;
   try {
-    const list = checkCells(parsed(setting, 'cells'), 'cells');
+    const list = cellsIn(setting, 'cells');
     return JSON.stringify(list.map((cell) => ({ ...cell, address: redactUrl(cell.address) })));
   } catch {
     return '***';
@@ -119,15 +131,6 @@ function placeOf(address: string): string {
   const place = rest.replace(/\/0?$/, '');
   const hasPort = !/^rediss?:\/\/$/.test(scheme) || /:\d+(\/|$)/.test(place);
   return `${scheme}${hasPort ? place : place.replace(/(?=\/|$)/, ':6379')}`.toLowerCase();
-}
-
-function parsed(text: string, where: string): unknown {
-  try {
-    return JSON.parse(text.replace(/^\uFEFF/, ''));
-  } catch {
-    // what JSON.parse says quotes what it found there, which may be a password
-    throw invalid(where, [`it is not valid JSON; it must be a list of cells, such as ${EXAMPLE}`]);
-  }
 }
 
 function invalid(where: string, problems: readonly string[]): ShoalError<'CONFIG_INVALID'> {

@@ -3,7 +3,7 @@
 // Connects to nothing.
 
 import { readFile } from 'node:fs/promises';
-import { cellsFile, checkCells, readCells, redactMessage, type Cell, type Logger } from '@shoal/core';
+import { cellsFile, cellsIn, checkCells, readCells, redactMessage, type Cell, type Logger } from '@shoal/core';
 import { addressOf } from '../redis/server-address.ts';
 
 export interface CellListOptions {
@@ -56,7 +56,7 @@ export class CellList {
     let cells: readonly Cell[];
     try {
       const text = await readFile(this.path, 'utf8');
-      cells = usable(checkCells(parsed(text), `the cells of ${this.path}`));
+      cells = usable(cellsIn(text, `the cells of ${this.path}`));
     } catch (error) {
       return this.tell(redactMessage(error));
     }
@@ -82,15 +82,6 @@ export class CellList {
 function usable(cells: readonly Cell[]): readonly Cell[] {
   for (const { address } of cells) addressOf(address);
   return cells;
-}
-
-/** What is no JSON is no list either; JSON.parse would quote a password. */
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text.replace(/^\uFEFF/, ''));
-  } catch {
-    throw new Error('it is not valid JSON');
-  }
 }
 
 function isSame(some: readonly Cell[], others: readonly Cell[]): boolean {
