@@ -11,6 +11,7 @@ export const ERROR_CODES = {
   TOKENIZER_MISMATCH: 'The token ids were made by another tokenizer than the model has.',
   INPUT_CORRUPT: 'The input key does not hold a well-formed input.',
   INPUT_TOO_LONG: 'A text has more tokens than the model takes, and the job asked not to truncate.',
+  SOURCE_CHANGED: 'A file is not the one any more that the part of a run was cut from.',
   INPUT_LOST: 'The job has neither an input nor a result.',
   RESULT_TOO_LARGE: 'The result would be larger than one result may be.',
   TEXTS_NOT_EMBEDDED: 'A similarity job has texts as queries; workers compare vectors.',

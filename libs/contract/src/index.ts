@@ -97,6 +97,39 @@ export {
 } from './similarity-job.ts';
 export { jobSchema, jobSchemaFile } from './job-schema.ts';
 export { parseRerankJob, type RerankInput, type RerankJob, type RerankJobData } from './rerank-job.ts';
+export {
+  MAX_PARTS,
+  MAX_ROWS_PER_PART,
+  type Part,
+  PART_JOB,
+  partCheckpoint,
+  partFingerprint,
+  partId,
+  type PartJob,
+  type PartJobData,
+  partJobData,
+  partName,
+  type PartOutput,
+  type PartRange,
+  partRows,
+  parsePart,
+  type PartSource,
+  partsQueue,
+  partTemporary,
+  runId,
+} from './part.ts';
+export {
+  decodePartResult,
+  decodeRunEntry,
+  encodePartResult,
+  encodeRunEntry,
+  manifestName,
+  manifestOf,
+  MAX_TOLD_REFUSALS,
+  type PartResult,
+  RUN_TTL_MS,
+  type RunEntry,
+} from './part-result.ts';
 export { isSameModel, storedName } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';
 export { mainTenant, MAX_USER_CHARACTERS, userTenant } from './tenants.ts';

@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { EMBED_DATA } from './embed-job.ts';
 import { MAX_META_BYTES } from './job-terms.ts';
 import type { EmbedReturn } from './embed-job.ts';
+import { PART_DATA } from './part.ts';
 import { RERANK_DATA } from './rerank-job.ts';
 import { SIMILARITY_KINDS, similarityData, type SimilarityReturn } from './similarity-job.ts';
 
@@ -67,6 +68,7 @@ export function jobSchema(): Readonly<Record<string, unknown>> {
     $defs: {
       embed: defined(EMBED_DATA, 'data of a job named "embed"'),
       rerank: defined(RERANK_DATA, 'data of a job named "rerank"'),
+      part: defined(PART_DATA, 'data of a job named "part"'),
       ...Object.fromEntries(
         SIMILARITY_KINDS.map((kind) => [kind, defined(similarityData(kind), `data of a job named "${kind}"`)]),
       ),

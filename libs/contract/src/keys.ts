@@ -118,6 +118,8 @@ export interface KeySpace {
   setAside(queue: string): string;
   /** Of which jobs a request consists that somebody comes back for; written by producers, read by no worker. */
   request(queue: string, requestId: string): string;
+  /** Hash of the done parts of a run by their numbers, see part-result.ts. */
+  run(run: string): string;
   /** Pub/sub channel on which a waiting producer hears of its jobs. */
   reply(name: string): string;
   /** Hash of what is kept of the keys of HTTP callers, JSON by id; "version" changes with every change of it. */
@@ -160,6 +162,7 @@ export function keySpace(prefix: string = DEFAULT_PREFIX): KeySpace {
     clock: (queue) => `${prefix}:clock:${queue}`,
     setAside: (queue) => `${prefix}:set-aside:${queue}`,
     request: (queue, requestId) => `${prefix}:request:${queue}:${requestId}`,
+    run: (run) => `${prefix}:run:${run}`,
     reply: (name) => `${prefix}:reply:${name}`,
     audit: () => `${prefix}:audit`,
     apiKeys: () => `${prefix}:api-keys`,

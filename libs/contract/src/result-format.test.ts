@@ -49,7 +49,14 @@ test('a body that was made with room for its header is not copied', () => {
 test('golden bytes', () => {
   expect(encodeResult(FACTS, GOLDEN.subarray(32)).toString('hex')).toBe(GOLDEN.toString('hex'));
   const { header, body } = openResult(GOLDEN);
-  expect(header).toEqual({ ...FACTS, crc32: 0xc3872656, isTaken: false, isSimulated: false, isPointer: false });
+  expect(header).toEqual({
+    ...FACTS,
+    crc32: 0xc3872656,
+    isTaken: false,
+    isSimulated: false,
+    isPointer: false,
+    isPart: false,
+  });
   expect([body.readFloatLE(0), body.readFloatLE(4)]).toEqual([1, -2]);
 });
 

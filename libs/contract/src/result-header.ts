@@ -3,13 +3,13 @@
 //   | 4 zero
 // Flag 1 (TAKEN): acknowledged, the body is gone. Flag 2: some rows were truncated. Flag 4: a simulated device gave the
 // rows, which are no model's; readers of 0.1.0 refuse them. Flag 8: the body lies on a payload server, and behind the
-// header is where (result-pointer.ts).
+// header is where (result-pointer.ts). Flag 16: of a part of a run, whose rows lie in an object (part-result.ts).
 
 import { ShoalError } from './errors.ts';
 import type { OutputDtype } from './embed-job.ts';
 
 export const RESULT_HEADER_BYTES = 32;
-export const RESULT_FLAG = { taken: 1, truncated: 2, simulated: 4, pointer: 8 } as const;
+export const RESULT_FLAG = { taken: 1, truncated: 2, simulated: 4, pointer: 8, part: 16 } as const;
 /** Of results whose body is behind the header. */
 export const BODY_FLAGS = RESULT_FLAG.taken | RESULT_FLAG.truncated | RESULT_FLAG.simulated;
 
@@ -33,6 +33,8 @@ export interface ResultHeader {
   readonly isSimulated: boolean;
   /** The body lies on a payload server. */
   readonly isPointer: boolean;
+  /** The rows lie in an object, and behind the header is which. */
+  readonly isPart: boolean;
 }
 
 /** Reads the header alone; undefined when the bytes are not one. */
@@ -52,6 +54,7 @@ export function decodeResultHeader(bytes: Buffer): ResultHeader | undefined {
     isTruncated: (flags & RESULT_FLAG.truncated) !== 0,
     isSimulated: (flags & RESULT_FLAG.simulated) !== 0,
     isPointer: (flags & RESULT_FLAG.pointer) !== 0,
+    isPart: (flags & RESULT_FLAG.part) !== 0,
   };
 }
 
