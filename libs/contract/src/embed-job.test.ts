@@ -19,6 +19,7 @@ function refusalOf(data: unknown, jobId = 'a', name = 'embed'): { readonly code:
   return { code: 'accepted', message: '' };
 }
 
+const xs = (length: number): string[] => Array.from({ length }, () => 'x');
 const withMeta = (letters: number) => ({ v: 2, texts: ['a'], meta: { a: 'é'.repeat(letters) } });
 
 describe('what is accepted', () => {
@@ -138,8 +139,16 @@ describe('what is accepted', () => {
     expect(parseJob('a', 'embed', { ...KEYED, reply: '{shoal}:reply:x', resultTtlMs: 7_000 }).resultTtlMs).toBe(7_000);
   });
 
-  test('exactly 256 texts, and exactly as many inline bytes as may travel in a job', () => {
-    expect(parseJob('a', 'embed', { v: 1, texts: Array.from({ length: 256 }, () => 'x') }).rows).toBe(256);
+  test('exactly 256 texts, 1,024 with version 2, and exactly as many inline bytes as may travel in a job', () => {
+    expect(parseJob('a', 'embed', { v: 1, texts: xs(256) }).rows).toBe(256);
+    for (const rows of [257, 1_023, 1_024]) {
+      expect(parseJob('a', 'embed', { v: 2, texts: xs(rows) })).toMatchObject({ rows, class: 'bulk' });
+      for (const input of [
+        { form: 'texts', rows },
+        { form: 'tokens', rows, tokens: 9_000, tokenizer: HASH },
+      ])
+        expect(parseJob('a', 'embed', { v: 2, input })).toMatchObject({ rows, input });
+    }
     expect(refusalOf({ v: 1, texts: ['ü'.repeat(MAX_INLINE_BYTES / 2)] }).code).toBe('accepted');
   });
 });
@@ -147,7 +156,13 @@ describe('what is accepted', () => {
 describe('what is refused as JOB_INVALID', () => {
   test.each<readonly [why: string, data: unknown, said: RegExp]>([
     ['no texts', { v: 1, texts: [] }, /texts: /],
-    ['257 texts', { v: 1, texts: Array.from({ length: 257 }, () => 'x') }, /texts: .*256/],
+    [
+      '257 texts',
+      { v: 1, texts: xs(257) },
+      /texts: must have at most 256 entries, found 257, and more only with "v": 2/,
+    ],
+    ['1,024 texts with version 1', { v: 1, texts: xs(1_024) }, /texts: .* found 1024, and more only with "v": 2/],
+    ['1,025 texts', { v: 2, texts: xs(1_025) }, /texts: must have at most 1024 entries, found 1025$/],
     ['a text that is not a string', { v: 1, texts: ['one', 2] }, /texts\.1: .*string/],
     [
       'texts that are not a list',
@@ -170,7 +185,8 @@ describe('what is refused as JOB_INVALID', () => {
     ['an unknown field of the output', { ...KEYED, output: { type: 'f32' } }, /unknown field "type" in output/],
     ['an unknown form', { v: 1, input: { form: 'image', rows: 1 } }, /input\.form: /],
     ['0 rows', { v: 1, input: { form: 'texts', rows: 0 } }, /input\.rows: /],
-    ['257 rows', { v: 1, input: { form: 'texts', rows: 257 } }, /input\.rows: /],
+    ['257 rows', { v: 1, input: { form: 'texts', rows: 257 } }, /input\.rows: must be at most 256, .*only with "v": 2/],
+    ['1,025 rows', { v: 2, input: { form: 'texts', rows: 1_025 } }, /input\.rows: must be at most 1024, found 1025$/],
     ['rows that are not a whole number', { v: 1, input: { form: 'texts', rows: 1.5 } }, /input\.rows: /],
     [
       'token ids without their tokenizer',

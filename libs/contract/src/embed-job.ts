@@ -6,6 +6,7 @@ import { z } from 'zod';
 import {
   MAX_INLINE_BYTES,
   MAX_ROWS_PER_JOB,
+  ROWS_EVERY_WORKER_TAKES,
   checkFields,
   checkInputKey,
   checkVersion,
@@ -45,7 +46,9 @@ const truncate = z
   .enum(['end', 'error'])
   .optional()
   .describe('What happens to a text with more tokens than the model takes. Default end.');
-const inlineTexts = z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB);
+const textsUpTo = (most: number) => z.array(z.string()).min(1).max(most);
+const inlineTexts = textsUpTo(ROWS_EVERY_WORKER_TAKES);
+const secondTexts = textsUpTo(MAX_ROWS_PER_JOB);
 
 /** Of jobs that want their vectors in the return value: it is kept with thousands of jobs. */
 export const MAX_RETURNED_ROWS = 8;
@@ -106,7 +109,7 @@ const SCHEMAS: Readonly<Record<1 | 2, Schemas>> = {
     rest: z.strictObject(first),
   },
   2: {
-    inline: z.strictObject({ ...second, texts: inlineTexts, returnVectors }),
+    inline: z.strictObject({ ...second, texts: secondTexts, returnVectors }),
     keyed: z.strictObject({ ...second, input: inputAnywhere }),
     rest: z.strictObject({ ...second, returnVectors }),
   },
@@ -208,7 +211,10 @@ function keyedData(jobId: string, data: object, { keyed, rest }: Schemas): Embed
   if ('input' in data) return checkFields(jobId, keyed, data);
   // what else is wrong is told in the same message
   const problems = problemsIn(rest, data);
-  throw invalid(jobId, ['it has no "texts", a list of 1 to 256 strings', ...problems].join('; '));
+  throw invalid(
+    jobId,
+    [`it has no "texts", a list of 1 to ${ROWS_EVERY_WORKER_TAKES} strings`, ...problems].join('; '),
+  );
 }
 
 function toEmbedJob(jobId: string, data: EmbedJobData): EmbedJob {

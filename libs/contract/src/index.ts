@@ -54,6 +54,7 @@ export {
   MAX_META_BYTES,
   MAX_ROWS_PER_JOB,
   type Meta,
+  ROWS_EVERY_WORKER_TAKES,
   SUBMITTED_RESULT_TTL_MS,
   needsInputKey,
 } from './job-terms.ts';

@@ -93,6 +93,18 @@ describe('round trips', () => {
     );
   });
 
+  test.each([256, 257, 1_023, 1_024])('%d rows, whatever is in them', (rows) => {
+    const exactly = { minLength: rows, maxLength: rows };
+    const ids = fc.array(fc.array(fc.integer({ min: 0, max: 70_000 }), { minLength: 1, maxLength: 4 }), exactly);
+    fc.assert(
+      fc.property(fc.array(fc.string({ unit: 'binary', maxLength: 4 }), exactly), ids, (given, tokens) => {
+        expect(decodeInput(encodeTexts(given))).toEqual({ form: 'texts', texts: given });
+        expect(plain(decodeInput(encodeTokens(tokens)))).toEqual({ form: 'tokens', rows: tokens, ids: tokens.flat() });
+      }),
+      { numRuns: 5 },
+    );
+  });
+
   test('lone surrogates become U+FFFD, a byte order mark stays', () => {
     expect(decodeInput(encodeTexts(['a\ud800b', '\ufeffc']))).toEqual({
       form: 'texts',
@@ -171,7 +183,7 @@ describe('malformed input is INPUT_CORRUPT', () => {
     ['flags', changed(GOLDEN_TEXTS, 6, 1, 2)],
     ['flags in the high byte', changed(GOLDEN_TEXTS, 7, 0x80)],
     ['rows 0', changed(GOLDEN_TEXTS, 8, 0, 4)],
-    ['rows 257', changed(GOLDEN_TEXTS, 8, 257, 4)],
+    ['rows 1,025', changed(GOLDEN_TEXTS, 8, 1_025, 4)],
     ['rows 2³²−1', changed(GOLDEN_TEXTS, 8, 0xffff_ffff, 4)],
     ['a first offset that is not 0', changed(GOLDEN_TEXTS, 12, 1, 4)],
     ['an offset that goes back', changed(GOLDEN_TEXTS, 20, 1, 4)],
@@ -186,9 +198,9 @@ describe('malformed input is INPUT_CORRUPT', () => {
     expect(attempt(bytes)).toBe('INPUT_CORRUPT');
   });
 
-  test('257 rows that are otherwise well-formed', () => {
-    expect(attempt(encodeTexts(Array.from({ length: 257 }, () => 'x')))).toBe('INPUT_CORRUPT');
-    expect(attempt(encodeTexts(Array.from({ length: 256 }, () => 'x')))).toMatchObject({ form: 'texts' });
+  test('1,025 rows that are otherwise well-formed', () => {
+    expect(attempt(encodeTexts(Array.from({ length: 1_025 }, () => 'x')))).toBe('INPUT_CORRUPT');
+    expect(attempt(encodeTokens(Array.from({ length: 1_025 }, () => [1])))).toBe('INPUT_CORRUPT');
   });
 
   test('any bytes at all, and any well-formed input with a few bytes changed, decode or are INPUT_CORRUPT', () => {

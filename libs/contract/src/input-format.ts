@@ -18,7 +18,7 @@ export type DecodedInput =
   /** `ids`: of all rows, one after the other. */
   | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly ids: TokenIds };
 
-/** `texts`: 1 to 256 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
+/** `texts`: 1 to 1,024 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
 export function encodeTexts(texts: readonly string[]): Buffer {
   const lengths = texts.map((text) => Buffer.byteLength(text));
   const { buffer, at } = allocate({ form: FORM.texts, rows: texts.length, lengths, elementBytes: 1 });

@@ -7,7 +7,16 @@ type Issue = z.core.$ZodIssue;
 
 /** `data`: of the job, for what was found. Never a text of it in full: failed jobs and logs keep what is said here. */
 export function describeIssue(issue: Issue, data: unknown): string {
-  return told(issue, valueAt(data, issue.path), issue.path.map(String).join('.'));
+  const path = issue.path.map(String).join('.');
+  return told(issue, valueAt(data, issue.path), path) + laterRows(issue, path, valueAt(data, ['v']));
+}
+
+/** Jobs of more rows came with version 2. */
+function laterRows(issue: Issue, path: string, version: unknown): string {
+  const isRows = path === 'texts' || path === 'input.rows';
+  return issue.code === 'too_big' && isRows && version === 1
+    ? ', and more only with "v": 2, where all workers of the queue say in their facts that they take them'
+    : '';
 }
 
 function told(issue: Issue, found: unknown, path: string): string {

@@ -8,7 +8,10 @@ import { describeIssue, kindOf } from './job-problems.ts';
 import { REPLY_CHANNEL, checkQueuedJobId, isGeneratedJobId } from './keys.ts';
 import { traceField, type Trace } from './trace.ts';
 
-export const MAX_ROWS_PER_JOB = 256;
+/** Of version 2, where the facts of all live workers say that they take so many. */
+export const MAX_ROWS_PER_JOB = 1_024;
+/** So many rows every worker takes, whatever it says; a job of version 1 has no more. */
+export const ROWS_EVERY_WORKER_TAKES = 256;
 /** A job of so few rows that does not name its class is interactive: somebody waits for it. */
 export const INTERACTIVE_ROWS = 8;
 /** Of jobs that name none. */
@@ -64,21 +67,29 @@ const metaField = z
 /** What jobs of every kind may have with version 2. */
 export const secondTerms = { ...termFields, v: z.literal(2), meta: metaField, trace: traceField };
 
+function rowsUpTo(most: number): z.ZodInt {
+  return z.int().min(1).max(most);
+}
+
 /** As it travels. */
 function metaBytes(meta: unknown): number {
   return Buffer.byteLength(JSON.stringify(meta));
 }
 
-export const rowCount = z.int().min(1).max(MAX_ROWS_PER_JOB);
-const keyedTexts = z.strictObject({ form: z.literal('texts'), rows: rowCount });
+const keyedTexts = z.strictObject({ form: z.literal('texts'), rows: rowsUpTo(ROWS_EVERY_WORKER_TAKES) });
 const keyedTokens = z.strictObject({
   form: z.literal('tokens'),
-  rows: rowCount,
+  rows: rowsUpTo(ROWS_EVERY_WORKER_TAKES),
   tokens: z.int().min(1),
   tokenizer: hex16,
 });
-/** What lies at the input key of a job. */
+/** What lies at the input key of a job of version 1. */
 export const keyedInput = z.discriminatedUnion('form', [keyedTexts, keyedTokens]);
+
+const secondTexts = keyedTexts.extend({ rows: rowsUpTo(MAX_ROWS_PER_JOB) });
+const secondTokens = keyedTokens.extend({ rows: rowsUpTo(MAX_ROWS_PER_JOB) });
+/** The same of version 2. */
+export const secondInput = z.discriminatedUnion('form', [secondTexts, secondTokens]);
 
 const store = z
   .string()
@@ -88,8 +99,8 @@ const store = z
   .describe('Payload server on which the input lies, instead of the input key. Needs a fingerprint.');
 /** The same where it may lie on a payload server. */
 export const inputAnywhere = z.discriminatedUnion('form', [
-  keyedTexts.extend({ store }),
-  keyedTokens.extend({ store }),
+  secondTexts.extend({ store }),
+  secondTokens.extend({ store }),
 ]);
 
 /** Whether the input of a job that was not checked lies at its input key: not in it, nor on a payload server. */

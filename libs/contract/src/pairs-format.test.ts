@@ -90,6 +90,13 @@ describe('round trips', () => {
     );
   });
 
+  test.each([257, 1_023, 1_024])('%d pairs', (rows) => {
+    const given = Array.from({ length: rows }, (_, at) => `text ${at}`);
+    expect(decodePairs(encodeQueryTexts('q', given))).toEqual({ form: 'texts', query: 'q', texts: given });
+    const pairs = given.map((_, at) => ({ ids: [at, 70 * at, 3], second: at % 4 }));
+    expect(plain(decodePairs(encodePairs(pairs)))).toEqual(pairs);
+  });
+
   test('at any alignment inside a larger buffer', () => {
     for (const golden of [GOLDEN_U16, GOLDEN_U32])
       for (let shift = 0; shift < 8; shift++) {
@@ -121,7 +128,7 @@ describe('malformed input is INPUT_CORRUPT', () => {
     ['form 6', changed(GOLDEN_TEXTS, 5, 6)],
     ['flags', changed(GOLDEN_TEXTS, 6, 1, 2)],
     ['rows 0', changed(GOLDEN_TEXTS, 8, 0, 4)],
-    ['rows 257', changed(GOLDEN_TEXTS, 8, 257, 4)],
+    ['rows 1,025', changed(GOLDEN_TEXTS, 8, 1_025, 4)],
     ['an offset that goes back', changed(GOLDEN_TEXTS, 20, 1, 4)],
     ['invalid UTF-8 in the query', changed(GOLDEN_TEXTS, 28, 0xff)],
     ['a row without token ids', changed(GOLDEN_U16, 16, 0, 4)],

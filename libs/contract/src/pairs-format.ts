@@ -38,7 +38,7 @@ export type DecodedPairs =
       readonly seconds: Uint32Array;
     };
 
-/** A query and 1 to 256 texts. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
+/** A query and 1 to 1,024 texts. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
 export function encodeQueryTexts(query: string, texts: readonly string[]): Buffer {
   const all = [query, ...texts];
   const lengths = all.map((text) => Buffer.byteLength(text));

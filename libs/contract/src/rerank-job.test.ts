@@ -42,14 +42,14 @@ describe('what is accepted', () => {
 
   test('inputs with a key, as texts and as token ids', () => {
     expect(parseRerankJob('a', 'rerank', KEYED)).toMatchObject({ input: { form: 'texts', rows: 3 }, rows: 3 });
-    const tokens = { form: 'tokens', rows: 256, tokens: 10_000, tokenizer: HASH };
+    const tokens = { form: 'tokens', rows: 1_024, tokens: 10_000, tokenizer: HASH };
     const job = parseRerankJob('a', 'rerank', { v: 2, input: tokens, truncate: 'error', fingerprint: HASH });
-    expect(job).toMatchObject({ input: tokens, rows: 256, class: 'bulk', truncate: 'error', fingerprint: HASH });
+    expect(job).toMatchObject({ input: tokens, rows: 1_024, class: 'bulk', truncate: 'error', fingerprint: HASH });
   });
 
-  test('exactly 256 texts, an empty query, and exactly as many bytes as may travel in a job', () => {
-    const texts = Array.from({ length: 256 }, () => 'x');
-    expect(parseRerankJob('a', 'rerank', { v: 2, query: '', texts }).rows).toBe(256);
+  test('exactly 1,024 texts, an empty query, and exactly as many bytes as may travel in a job', () => {
+    const texts = Array.from({ length: 1_024 }, () => 'x');
+    expect(parseRerankJob('a', 'rerank', { v: 2, query: '', texts }).rows).toBe(1_024);
     expect(refusalOf({ v: 2, query: 'ü', texts: ['x'.repeat(MAX_INLINE_BYTES - 2)] }).code).toBe('accepted');
   });
 });
@@ -57,7 +57,7 @@ describe('what is accepted', () => {
 describe('what is refused as JOB_INVALID', () => {
   test.each<readonly [why: string, data: unknown, said: RegExp]>([
     ['no texts', { ...INLINE, texts: [] }, /texts: /],
-    ['257 texts', { ...INLINE, texts: Array.from({ length: 257 }, () => 'x') }, /texts: .*256/],
+    ['1,025 texts', { ...INLINE, texts: Array.from({ length: 1_025 }, () => 'x') }, /texts: .*1024/],
     ['texts without a query', { v: 2, texts: ['one'] }, /query: must be a string, found nothing/],
     ['a query without texts', { v: 2, query: 'q' }, /texts: must be a list of strings/],
     ['a query that is a list', { ...INLINE, query: ['q'] }, /query: must be a string, found a list of 1/],

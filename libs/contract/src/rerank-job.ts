@@ -6,12 +6,13 @@ import { z } from 'zod';
 import {
   MAX_INLINE_BYTES,
   MAX_ROWS_PER_JOB,
+  ROWS_EVERY_WORKER_TAKES,
   checkFields,
   checkInputKey,
   checkVersion,
-  keyedInput,
   invalid,
   problemsIn,
+  secondInput,
   secondTerms,
   termsOf,
   type JobTerms,
@@ -36,7 +37,7 @@ const inlineJob = z.strictObject({
 });
 const keyedJob = z.strictObject({
   ...options,
-  input: keyedInput,
+  input: secondInput,
 });
 
 /** All forms of `data`, for the published schema. */
@@ -79,7 +80,12 @@ export function parseRerankJob(jobId: string, name: string, data: unknown): Rera
   else if (inline.length === 0) {
     // what else is wrong is told in the same message
     const problems = problemsIn(inlineJob.omit({ query: true, texts: true }), checked);
-    throw invalid(jobId, ['it has no "query", a string, and no "texts", a list of 1 to 256', ...problems].join('; '));
+    throw invalid(
+      jobId,
+      [`it has no "query", a string, and no "texts", a list of 1 to ${ROWS_EVERY_WORKER_TAKES}`, ...problems].join(
+        '; ',
+      ),
+    );
   }
   return toRerankJob(jobId, checkFields(jobId, 'input' in checked ? keyedJob : inlineJob, checked));
 }

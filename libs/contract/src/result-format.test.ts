@@ -83,6 +83,19 @@ test('whatever is encoded can be opened', () => {
   );
 });
 
+test.each([
+  ['f32', 257, 384],
+  ['i8', 1_023, 384],
+  ['binary', 1_024, 385],
+  ['f16', 1_024, 384],
+  ['f32', 1_024, 4_096],
+] as const)('a result of %s, %d rows of %d dims', (dtype, rows, dims) => {
+  const body = new Uint8Array(bodyBytes(dtype, rows, dims)).map((_, at) => at % 251);
+  const opened = openResult(encodeResult({ ...FACTS, dtype, rows, dims }, body));
+  expect(opened.header).toMatchObject({ dtype, rows, dims });
+  expect(opened.body.equals(body)).toBe(true);
+});
+
 test('a body of another size than the header announces is a bug and not written', () => {
   expect(() => encodeResult(FACTS, new Uint8Array(7))).toThrow('invariant broken');
 });

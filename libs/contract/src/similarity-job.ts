@@ -6,12 +6,10 @@ import { z } from 'zod';
 import { ShoalError, type ErrorCode } from './errors.ts';
 import {
   MAX_INLINE_BYTES,
-  MAX_ROWS_PER_JOB,
   checkFields,
   checkInputKey,
   checkVersion,
   invalid,
-  rowCount,
   secondTerms,
   termFields,
   termsOf,
@@ -32,6 +30,9 @@ export const MAX_DIMS = 65_536;
 /** Activation that has gone so many edges is noise, whatever the decay. */
 const MAX_STEPS = 64;
 
+/** And sets of seeds: a matrix of scores is as large as both of its sides. */
+const MAX_QUERIES = 256;
+
 const dims = z.int().min(1).max(MAX_DIMS);
 const named = z
   .string()
@@ -49,15 +50,15 @@ const rowId = z.int().min(0);
 const seedField = z.union([rowId, z.tuple([rowId, z.number().gt(0).max(MAX_VALUE)])]);
 
 const inlineVectors = z.strictObject({ vectors: z.base64(), dims });
-const keyedVectors = z.strictObject({ key: z.strictObject({ rows: rowCount, dims }) });
+const keyedVectors = z.strictObject({ key: z.strictObject({ rows: z.int().min(1).max(MAX_QUERIES), dims }) });
 // The form of most jobs first: each that does not fit is tried, and costs the list of its problems.
 const vectors = z.union([keyedVectors, inlineVectors]);
 const queries = z.union([
   keyedVectors,
   inlineVectors,
-  z.strictObject({ texts: z.array(z.string()).min(1).max(MAX_ROWS_PER_JOB) }),
+  z.strictObject({ texts: z.array(z.string()).min(1).max(MAX_QUERIES) }),
 ]);
-const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_ROWS_PER_JOB), z.literal('key')]);
+const candidates = z.union([z.array(z.array(rowId)).min(1).max(MAX_QUERIES), z.literal('key')]);
 
 const fields = {
   cosine: { collection: named.optional(), queries, against: vectors.optional(), metric },
@@ -66,7 +67,7 @@ const fields = {
   spread: {
     graph,
     k,
-    seeds: z.array(z.array(seedField).min(1)).min(1).max(MAX_ROWS_PER_JOB),
+    seeds: z.array(z.array(seedField).min(1)).min(1).max(MAX_QUERIES),
     steps: z.int().min(1).max(MAX_STEPS).optional(),
     decay: z.number().gt(0).max(1).optional(),
     threshold: z.number().min(0).optional(),
@@ -336,8 +337,7 @@ function vectorsOf(
   const against = 'against' in data ? data.against : undefined;
   const own = vectorInput(jobId, 'queries', data.queries);
   const others = against === undefined ? undefined : vectorInput(jobId, 'against', against);
-  if (rowsOf(own) > MAX_ROWS_PER_JOB)
-    throw invalid(jobId, `it has ${rowsOf(own)} queries; a job has 1 to ${MAX_ROWS_PER_JOB}`);
+  if (rowsOf(own) > MAX_QUERIES) throw invalid(jobId, `it has ${rowsOf(own)} queries; a job has 1 to ${MAX_QUERIES}`);
   if (others !== undefined && others.form !== own.form)
     throw invalid(jobId, 'its queries and what they are compared with must both be inline or both be in the input key');
   return { form: 'vectors', queries: own, against: others, candidates: undefined };

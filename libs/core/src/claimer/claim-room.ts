@@ -2,7 +2,7 @@
 // runs meanwhile (prefetch.ts), less what has been claimed already. It becomes a number of jobs by the sizes seen so
 // far. The room claims nothing itself, knows no job by name, and is told the time by whoever asks.
 
-import { MAX_ROWS_PER_JOB } from '@shoal/contract';
+import { ROWS_EVERY_WORKER_TAKES } from '@shoal/contract';
 import { Prefetch } from './prefetch.ts';
 
 export interface RoomLimits {
@@ -78,8 +78,8 @@ export class ClaimRoom {
   /** Tokens of jobs whose rows are not known to be in the pool yet. */
   private unfilledTokens = 0;
   private tokensPerRow = FIRST_TOKENS_PER_ROW;
-  /** The mean of those held, or of the last that were; before any was seen, the largest that a job can have. */
-  private tokensPerJob = MAX_ROWS_PER_JOB * FIRST_TOKENS_PER_ROW;
+  /** The mean of those held, or of the last that were; before any was seen, the largest that most producers make. */
+  private tokensPerJob = ROWS_EVERY_WORKER_TAKES * FIRST_TOKENS_PER_ROW;
   private lastUrgentMs = Number.NEGATIVE_INFINITY;
   private lastLookMs = Number.NEGATIVE_INFINITY;
 

@@ -194,7 +194,7 @@ function setup(limits: Partial<PipelineLimits> = {}) {
 const NOTHING = { timers: 0, isExecutorUp: false, isSourceOpen: false };
 
 function bulk(rows: number, more: object = {}): object {
-  return { v: 1, input: { form: 'texts', rows }, ...more };
+  return { v: rows > 256 ? 2 : 1, input: { form: 'texts', rows }, ...more };
 }
 
 function valueOf({ jobId }: JobOrder): EmbedReturn {
@@ -278,7 +278,7 @@ describe('claiming', () => {
     await bench.stop();
   });
 
-  test.each([1, 8, 64, 256])(
+  test.each([1, 8, 64, 256, 1_024])(
     'jobs of %i rows are claimed up to the token target of the pool, give or take a job',
     async (rows) => {
       const bench = setup({ poolTokens: 65_536 });

@@ -195,6 +195,55 @@ describe('rows', () => {
   });
 });
 
+/** Micro-batches have up to 48 rows, and the device has room for about half of them at a time. */
+const tight = () =>
+  setup({
+    budget: { maxPaddedTokens: 1_024, maxRows: 48 },
+    prepare: (backend) => backend.runsOutOfVramWhen((run) => (run.rows * run.width > 500 ? 'too-large' : 'fits')),
+  });
+
+describe('a job of 1,024 rows', () => {
+  const texts = Array.from({ length: 1_024 }, (_, at) => textOf(3 + ((7 * at) % 40), at));
+  test.each(['f32', 'f16', 'i8', 'binary'] as const)(
+    'as %s, split for lack of memory, has the rows of four jobs of 256, in order, each with what belongs to it',
+    async (dtype) => {
+      const output = { dtype, dimensions: undefined };
+      const whole = tight();
+      whole.run([orderOf('whole', texts, { output })]);
+      await whole.untilOutcomes(1);
+      expect(whole.outcomes()).toMatchObject([{ kind: 'committed', value: { rows: 1_024 } }]);
+      expect(whole.backend.runs.some((run) => run.rows * run.width > 500)).toBe(true);
+      const parts = tight();
+      const quarters = [0, 1, 2, 3].map((at) => texts.slice(256 * at, 256 * at + 256));
+      parts.run(quarters.map((some, at) => orderOf(`part-${at}`, some, { output })));
+      await parts.untilOutcomes(4);
+      const bodies = quarters.map((_, at) => openResult(parts.store.results.get(`part-${at}`)!).body);
+      const rowBytes = { f32: 4 * DIMS, f16: 2 * DIMS, i8: DIMS, binary: DIMS / 8 }[dtype];
+      // of i8, the scales lie behind all rows
+      const expected = [
+        ...bodies.map((body) => body.subarray(0, 256 * rowBytes)),
+        ...bodies.map((body) => body.subarray(256 * rowBytes)),
+      ];
+      expect(openResult(whole.store.results.get('whole')!).body.equals(Buffer.concat(expected))).toBe(true);
+      expect(await whole.leftovers()).toEqual(NOTHING);
+    },
+  );
+
+  test('from an input key of token ids gives what its texts give', async () => {
+    const bench = tight();
+    const ids = texts.map((text) => bench.tokenizer.encode(text).ids);
+    bench.store.inputs.set('tokens', encodeTokens(ids));
+    const tokens = ids.reduce((sum, { length }) => sum + length, 0);
+    bench.run([
+      orderOf('tokens', [], { input: { form: 'tokens', rows: 1_024, tokens, tokenizer: bench.tokenizer.hash } }),
+      orderOf('one', ['beside it'], { class: 'interactive' }),
+    ]);
+    await bench.untilOutcomes(2);
+    expect(bench.vectorsOf('tokens')).toEqual(expectedVectors(bench.tokenizer, texts));
+    expect(bench.outcomes().map(({ jobId }) => jobId)).toEqual(['one', 'tokens']);
+  });
+});
+
 describe('running out of device memory', () => {
   test('at every size it splits until each row has run, and the vectors are those of an undisturbed run', async () => {
     await fc.assert(

@@ -68,6 +68,8 @@ export interface WorkerFacts extends WorkerLoad {
   readonly card?: CardFacts | undefined;
   /** The newest version of jobs that it reads; left out: 1. */
   readonly jobVersion?: number;
+  /** The most rows that it takes of a job; left out: 256. */
+  readonly maxJobRows?: number | undefined;
   /** Names of prompts that may be asked for, and whether vectors have length 1; of one that embeds. */
   readonly prompts?: readonly string[] | undefined;
   readonly isNormalized?: boolean | undefined;

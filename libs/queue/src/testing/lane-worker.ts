@@ -5,7 +5,7 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { cpuLaneOf, keySpace } from '@shoal/contract';
+import { EMBED_JOB_VERSIONS, ShoalError, cpuLaneOf, keySpace } from '@shoal/contract';
 import { Pipeline, READ_JOBS, fixedBudget, noLog, noMetrics, systemClock, type PayloadStore } from '@shoal/core';
 import { faultPointsFrom, type FaultPoints } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, InProcessExecutor } from '@shoal/core/testing';
@@ -24,7 +24,10 @@ export interface LaneWorkerOptions {
   readonly prefix: string;
   readonly role: 'gpu' | 'cpu';
   readonly leaseMs: number;
-  /** A version that no worker of this tree knows: this one reads it as version 1. */
+  /**
+   * The newest version of jobs that it knows: 1, as workers of 0.1.0 do, or one that no worker of this tree knows, which
+   * it reads as version 1.
+   */
   readonly newestVersion?: number | undefined;
   /** See core's FaultPoints. */
   readonly faultPoint?: string | undefined;
@@ -130,8 +133,14 @@ async function run(options: LaneWorkerOptions): Promise<void> {
 
 function readerOf(newestVersion: number | undefined): typeof READ_JOBS.embedder {
   return (claim) => {
-    const { v, ...data } = Object(claim.data) as { readonly v?: unknown };
-    return READ_JOBS.embedder(v === newestVersion && v !== undefined ? { ...claim, data: { ...data, v: 1 } } : claim);
+    const { v, ...data } = Object(claim.data) as { readonly v?: number };
+    if (newestVersion === 1 && v === 2)
+      throw new ShoalError('JOB_VERSION_UNKNOWN', 'this worker knows version 1', { version: v });
+    return READ_JOBS.embedder(
+      v === newestVersion && v !== undefined && !EMBED_JOB_VERSIONS.includes(v)
+        ? { ...claim, data: { ...data, v: 1 } }
+        : claim,
+    );
   };
 }
 

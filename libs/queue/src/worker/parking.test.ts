@@ -105,6 +105,26 @@ describe('a backlog of eleven minutes in a version that no worker knows', () => 
   });
 });
 
+test('jobs of 1,024 rows are parked by workers that join later and know version 1 alone, and a newer one does them', async () => {
+  const rows = Array.from({ length: 1_024 }, (_, at) => `row ${at}`);
+  const older = await startWorker(1);
+  await queue.addBulk(
+    [0, 1, 2].map((at) => ({ name: 'embed', data: { v: 2, texts: rows }, opts: { jobId: `large-${at}` } })),
+  );
+  await queue.add('embed', { v: 1, texts: rows }, { jobId: 'too-large' });
+  await queue.add('embed', { v: 1, texts: rows.slice(0, 256) }, { jobId: 'known' });
+  await expect.poll(() => parkedJobs(connection, place()), { timeout: 20_000 }).toEqual({ 2: 3 });
+  await expect.poll(counts, { timeout: 20_000 }).toMatchObject({ delayed: 3, completed: 1, failed: 1 });
+  expect((await queue.getJob('too-large'))?.failedReason).toMatch(
+    /^JOB_INVALID: .*texts: must have at most 256 entries, found 1024, and more only with "v": 2/,
+  );
+  await startWorker(2);
+  // what is let go may be met by the older one again, which parks it once more
+  await expect.poll(counts, { timeout: 60_000 }).toMatchObject({ delayed: 0, completed: 4, failed: 1 });
+  expect((await queue.getJob('large-2'))?.returnvalue).toMatchObject({ rows: 1_024 });
+  await older.stop();
+});
+
 test('jobs that come back are first of what has no place yet, as old as before and in the order of their adding', async () => {
   await addOld(['second', 'first'], {}, { priority: 7 });
   await addOld(['third']);

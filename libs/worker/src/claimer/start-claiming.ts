@@ -75,6 +75,8 @@ export interface WorkerKind {
   readonly readJob?: PipelineParts['readJob'];
   /** The newest version of jobs that it reads. */
   readonly jobVersion: number;
+  /** The most rows that it takes of a job; left out: 256. */
+  readonly maxJobRows?: number;
   /** Its set of payload servers. */
   readonly payloads?: string | undefined;
   /** Undefined where nothing but this serves the queue. */
@@ -222,7 +224,7 @@ interface LanesParts extends WorkerId {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, jobVersion, payloads, besides }: WorkerKind,
+  { queue, cpuQueue, jobVersion, maxJobRows, payloads, besides }: WorkerKind,
   { card, workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
@@ -262,6 +264,7 @@ function lanesOf(
     serverNowMs,
     ready,
     jobVersion,
+    maxJobRows,
     payloads,
     metricsUrl: told.url,
     metrics: recorder,

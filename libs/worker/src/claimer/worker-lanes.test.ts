@@ -60,6 +60,7 @@ async function open(
     ready: { device, precision: 'fp32', model: 'x@1', prompts: ['query', 'none'], isNormalized: true },
     metricsUrl: undefined,
     jobVersion: 2,
+    maxJobRows: 1_024,
     settings: { hybrid: 'auto', hybridAgeMs: 60_000 },
     meter,
     history: new HistoryMeter(() => performance.now()),
@@ -109,7 +110,13 @@ test('a worker tells its version, the jobs that it reads, and what its model off
   const fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: mainQueue(MODEL) });
   const { workers } = await fleet.look();
   await fleet.close();
-  const told = { version: SHOAL_VERSION, jobVersion: 2, prompts: ['query', 'none'], isNormalized: true };
+  const told = {
+    version: SHOAL_VERSION,
+    jobVersion: 2,
+    maxJobRows: 1_024,
+    prompts: ['query', 'none'],
+    isNormalized: true,
+  };
   expect(workers.map(({ facts }) => facts)).toMatchObject([told]);
   expect(SHOAL_VERSION).toMatch(/^\d+\.\d+\.\d+/);
 });

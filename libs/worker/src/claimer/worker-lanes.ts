@@ -48,6 +48,8 @@ export interface WorkerLanesOptions {
   readonly metricsUrl: string | undefined;
   /** The newest version of jobs that it reads. */
   readonly jobVersion: number;
+  /** The most rows that it takes of a job; undefined: 256. */
+  readonly maxJobRows?: number | undefined;
   /** Its set of payload servers. */
   readonly payloads?: string | undefined;
   /** What is told of it besides. */
@@ -209,7 +211,7 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, metricsUrl, jobVersion, payloads, workerName, besides }: WorkerLanesOptions,
+  { ready, meter, metricsUrl, jobVersion, maxJobRows, payloads, workerName, besides }: WorkerLanesOptions,
   lanes: readonly Lane[],
   standing: Standing,
   gate: HybridGate | undefined,
@@ -230,6 +232,7 @@ function factsOf(
     version: SHOAL_VERSION,
     metricsUrl,
     jobVersion,
+    maxJobRows,
     payloads,
     prompts,
     isNormalized,

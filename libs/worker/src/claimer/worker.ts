@@ -2,7 +2,7 @@
 // one device; one for similarity jobs is similarity-worker.ts.
 
 import { availableParallelism } from 'node:os';
-import { EMBED_JOB_VERSIONS, ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
+import { EMBED_JOB_VERSIONS, MAX_ROWS_PER_JOB, ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
 import { READ_JOBS, sizesOf, storeFolders, type Settings } from '@shoal/core';
 import { checkModelName, isHubName, openModel, type Canary, type StoredModel } from '@shoal/models';
 import { defaultWorkerName, isSimulated, payloadSetOf, type QueueService } from '@shoal/queue';
@@ -59,6 +59,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     resultDims: ({ dims }) => dims,
     readJob: READ_JOBS[model.kind],
     jobVersion: Math.max(...EMBED_JOB_VERSIONS),
+    maxJobRows: MAX_ROWS_PER_JOB,
     payloads:
       settings.payloadServers === undefined || model.kind !== 'embedder'
         ? undefined

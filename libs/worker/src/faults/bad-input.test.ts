@@ -216,6 +216,8 @@ describe('a job that is not what the format says', () => {
     ['an unknown field', { v: 1, texts: ['x'], model: 'other' }, /unknown field "model"/],
     ['0 texts', { v: 1, texts: [] }, /texts: .*1/],
     ['10,000 texts', { v: 1, texts: Array.from({ length: 10_000 }, () => 'x') }, /texts: .*256/],
+    ['1,024 texts with version 1', { v: 1, texts: Array(1_024).fill('x') }, /texts: .*256.*found 1024.*"v": 2/],
+    ['1,025 texts with version 2', { v: 2, texts: Array(1_025).fill('x') }, /texts: .*1024.*found 1025/],
     ['a text that is not a string', { v: 1, texts: ['x', 7] }, /texts\.1: .*string/],
     ['a list', [1, 2], /its data is not an object/],
     ['nothing', null, /its data is not an object/],
