@@ -2,10 +2,14 @@
 // them with everything on (checks of every input, leases, deadlines, commit under the lease, announcements, metrics),
 // clients fetch each result once and check every row. Several windows are measured in one go, after a warm-up.
 //
-//   end-to-end.ts [--device gpu:0[,gpu:1…]] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256]
+//   end-to-end.ts [--device gpu:0[,gpu:1…]] [--devices N] [--form tokens|inline] [--corpus ragged|128|512] [--job-texts 256]
 //       [--clients 3] [--in-flight 96] [--dtype f32|f16] [--windows 3] [--seconds 6] [--warm 5] [--settings
 //       '{"SHOAL_DEVICE_SESSIONS":"2"}'] [--total N] [--kill gpu:1] [--label text] [--server-args '--io-threads 1']
-//       [--small]
+//       [--payload-servers 0] [--peeks] [--small]
+//
+// --devices N: so many from the device on (gpu:0 and 2: gpu:0,gpu:1), or so many of it where it has no index.
+// With payload servers, so many processes beside the queue server carry inputs and results. With --peeks results are read
+// first and marked as taken afterwards, as the SDK does it; payload servers need that.
 //
 // --total N: not a window of time but N texts, each of which must come back: for out of memory and deaths. With
 // --idle S nothing is asked for S seconds then, what the device holds is noted, and the same texts come once more.
@@ -26,9 +30,10 @@ import {
   openResult,
   type EmbedJobData,
 } from '@shoal/contract';
+import { pacedAxis } from '@shoal/core/sim';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { JobProducer, ResultReader } from '@shoal/queue';
+import { JobProducer, PayloadServers, ResultReader } from '@shoal/queue';
 import { tuning } from '@shoal/private-server';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { leastCosine } from '../similarity/cosine.ts';
@@ -67,6 +72,10 @@ const values = partArguments(import.meta.url, {
   idle: { type: 'string' },
   kill: { type: 'string' },
   'server-args': { type: 'string', default: '' },
+  devices: { type: 'string' },
+  'payload-servers': { type: 'string', default: '0' },
+  'payload-urls': { type: 'string', default: '' },
+  peeks: { type: 'boolean', default: false },
 });
 const text = (name: keyof typeof values, normal: number | string, small = normal): string =>
   String(values[name] ?? (isSmall ? small : normal));
@@ -89,18 +98,29 @@ const serverArgs = [
     .split(' ')
     .filter((word) => word !== ''),
 ];
+const payloadServers = Number(values['payload-servers']);
+const isPeeking = values.peeks || payloadServers > 0;
 const total = values.total === undefined ? undefined : Number(values.total);
 const PAYLOADS = isSmall ? 4 : isInline ? 200 : 100;
-const devices = device.split(',');
+const devices = devicesFrom(device, values.devices);
 /** Vectors of one text, alone and in any company, on any of the devices. */
 const LEAST_COSINE = 0.9999;
+/** A simulated device (`--device sim:8000`) serves a queue of its own, and what it gives is known beforehand. */
+const isSimulated = devices[0]!.startsWith('sim:');
+const SERVED = isSimulated ? 'minilm-sim' : 'minilm';
 
 interface Payload {
   readonly data: EmbedJobData;
   readonly input: Buffer | undefined;
   readonly ids: readonly ArrayLike<number>[];
-  /** As they came the first time. */
+  /** As they came the first time, or as a simulated device gives them. */
   vectors: Float32Array | undefined;
+}
+
+function devicesFrom(first: string, count: string | undefined): string[] {
+  if (count === undefined) return first.split(',');
+  const [, index] = /^gpu:(\d+)$/.exec(first) ?? [];
+  return Array.from({ length: Number(count) }, (_, at) => (index === undefined ? first : `gpu:${Number(index) + at}`));
 }
 
 // ---- client -----------------------------------------------------------------------------------------------------
@@ -112,7 +132,7 @@ async function payloads(model: StoredModel, reply: string, seed: number): Promis
     const mine = texts.slice(i * jobTexts, (i + 1) * jobTexts);
     const ids = mine.map((one) => tokenizer.encode(one).ids);
     const facts = {
-      model: `${model.name}@${model.revision}`,
+      model: `${SERVED}@${model.revision}`,
       prompt: undefined,
       truncate: 'end',
       output: { dtype, dimensions: undefined },
@@ -123,8 +143,15 @@ async function payloads(model: StoredModel, reply: string, seed: number): Promis
     const data: EmbedJobData = isInline
       ? { ...common, texts: mine }
       : { ...common, input: { form: 'tokens', rows: jobTexts, tokens, tokenizer: tokenizer.hash } };
-    return { data, input: isInline ? undefined : input, ids, vectors: undefined };
+    const vectors = isSimulated ? vectorsOfSimulated(ids, model.dims) : undefined;
+    return { data, input: isInline ? undefined : input, ids, vectors };
   });
+}
+
+function vectorsOfSimulated(rows: readonly ArrayLike<number>[], dims: number): Float32Array {
+  const vectors = new Float32Array(rows.length * dims);
+  for (const [at, ids] of rows.entries()) vectors[at * dims + pacedAxis(ids, dims)] = 1;
+  return vectors;
 }
 
 /** Ragged, or every text with as many tokens as the corpus is called. */
@@ -140,27 +167,36 @@ function corpusTexts(model: StoredModel, count: number, seed: number): string[] 
 
 async function runClient(): Promise<void> {
   const model = await openModel('minilm', { cacheDir });
-  const common = { redisUrl: String(values.url), queue: mainQueue(model.name) };
+  const urls = values['payload-urls'];
+  const beside = urls === '' ? undefined : await PayloadServers.connect({ payloadServers: urls, clientName: 'bench' });
+  const common = { redisUrl: String(values.url), queue: mainQueue(SERVED), payloads: beside };
   const reader = await ResultReader.connect({ ...common, replyName: `bench${String(values.client)}` });
   const producer = await JobProducer.connect(common);
   const jobs = await payloads(model, reader.replyChannel, Number(values.client) + 1);
-  if (values.client === '0')
+  if (values.client === '0' && !isSimulated)
     jobs[0]!.vectors = new Float32Array(new Uint8Array(readFileSync(join(scratch, 'reference.f32'))).buffer);
   const open = new Map<string, Payload>();
   let limit = total === undefined ? Infinity : Math.ceil(total / clients / jobTexts);
   let [made, texts, least, failures] = [0, 0, 1, 0];
   let arrived: string[] = [];
   let fetching: Promise<void> | undefined;
+  const read = async (batch: readonly string[]): Promise<unknown[]> => {
+    if (!isPeeking)
+      return (await reader.acknowledge(batch)).map((answer) => (answer.kind === 'body' ? answer.bytes : answer.kind));
+    const found = await reader.peek(batch);
+    void reader.markTaken(batch);
+    return found;
+  };
   const fetchAll = async (): Promise<void> => {
     while (arrived.length > 0) {
       const batch = arrived;
       arrived = [];
-      for (const [i, answer] of (await reader.acknowledge(batch)).entries()) {
+      for (const [i, bytes] of (await read(batch)).entries()) {
         const payload = open.get(batch[i]!);
         if (payload === undefined) continue; // told twice, which is allowed
-        if (answer.kind !== 'body') throw new Error(`${batch[i]}: ${answer.kind}`);
-        least = Math.min(least, check(answer.bytes, payload));
-        reader.release([answer.bytes]); // what is kept of it was copied
+        if (!Buffer.isBuffer(bytes)) throw new Error(`${batch[i]}: ${String(bytes)}`);
+        least = Math.min(least, check(bytes, payload));
+        reader.release([bytes]); // what is kept of it was copied
         texts += jobTexts;
         open.delete(batch[i]!);
       }
@@ -183,7 +219,7 @@ async function runClient(): Promise<void> {
       const payload = jobs[made % PAYLOADS]!;
       const jobId = `c${String(values.client)}-${made++}`;
       open.set(jobId, payload);
-      return { jobId, data: payload.data, input: payload.input };
+      return { jobId, data: payload.data, input: payload.input, mayLieBeside: payloadServers > 0 };
     });
     await producer.add(fresh);
   };
@@ -262,12 +298,13 @@ interface StartedWorker {
   readonly facts: { readonly device: string; readonly precision: string };
 }
 
-async function startWorker(url: string, label: string, index: number): Promise<StartedWorker> {
+async function startWorker(url: string, payloadUrls: string, label: string, index: number): Promise<StartedWorker> {
   const metricsPort = 20_000 + ((process.pid + index) % 20_000);
   const child = fork(fileURLToPath(new URL('../../apps/gpu-worker/src/main.ts', import.meta.url)), [], {
     env: {
       ...process.env,
       SHOAL_REDIS_URL: url,
+      ...(payloadUrls !== '' && { SHOAL_PAYLOAD_SERVERS: payloadUrls }),
       SHOAL_DEVICE: label,
       SHOAL_MODEL: 'minilm',
       SHOAL_MAX_TOKENS: String(MAX_TOKENS),
@@ -337,6 +374,8 @@ interface ServerFigures {
   readonly rewrites: number;
   /** Time in which its loop did not sleep, all of it and in commands, µs. */
   readonly loop: { readonly all: number; readonly commands: number };
+  /** From everybody and to everybody, MB. */
+  readonly network: number;
   /** Time in each command so far, µs; what a script or transaction does counts for itself as well. */
   readonly commands: Readonly<Record<string, number>>;
 }
@@ -353,7 +392,14 @@ async function serverFigures(server: TestServer): Promise<ServerFigures> {
     delayedFsyncs: figure('aof_delayed_fsync'),
     rewrites: figure('aof_rewrites'),
     loop: { all: figure('eventloop_duration_sum'), commands: figure('eventloop_duration_cmd_sum') },
+    network: (figure('total_net_input_bytes') + figure('total_net_output_bytes')) / 1e6,
   };
+}
+
+/** Of a payload server. */
+async function besideFigures(server: TestServer): Promise<{ readonly cpuMs: number; readonly network: number }> {
+  const { network } = await serverFigures(server);
+  return { cpuMs: processCpuMs(server.pid), network };
 }
 
 /** µs a job of the commands that took most. */
@@ -369,16 +415,32 @@ function slowest(
 }
 
 async function main(): Promise<void> {
-  await writeReference();
+  if (!isSimulated) await writeReference();
   const server = await startTestServer({ appendFsync: 'everysec', args: serverArgs });
+  const beside = await Promise.all(
+    Array.from({ length: payloadServers }, () =>
+      startTestServer({ appendFsync: 'no', topology: 'single', args: serverArgs }),
+    ),
+  );
+  const payloadUrls = beside.map(({ url }) => url).join(',');
   const idleMebibytes = usedMebibytes();
   const startedMs = performance.now();
-  const workers = await Promise.all(devices.map((label, index) => startWorker(server.url, label, index)));
+  const workers = await Promise.all(devices.map((label, index) => startWorker(server.url, payloadUrls, label, index)));
   const startMs = round(performance.now() - startedMs);
   const children = Array.from({ length: clients }, (_, i) =>
     fork(
       fileURLToPath(import.meta.url),
-      [...process.argv.slice(2), '--role', 'client', '--url', server.url, '--client', String(i)],
+      [
+        ...process.argv.slice(2),
+        '--role',
+        'client',
+        '--url',
+        server.url,
+        '--payload-urls',
+        payloadUrls,
+        '--client',
+        String(i),
+      ],
       { stdio: ['ignore', 2, 2, 'ipc'] },
     ),
   );
@@ -402,6 +464,8 @@ async function main(): Promise<void> {
     jobTexts,
     inFlightJobs: inFlight * clients,
     clients,
+    payloadServers,
+    isPeeking,
     serverArgs,
     settings: JSON.parse(String(values.settings)) as object,
     startMs,
@@ -411,6 +475,7 @@ async function main(): Promise<void> {
     clients: await Promise.all(children.map(ask)),
     metrics: await Promise.all(workers.map(metricsOf)),
     server: processCpuMs(server.pid),
+    beside: await Promise.all(beside.map(besideFigures)),
     ...(await serverFigures(server)),
     claimers: workers.map((worker) => processCpuMs(worker.process.pid!)),
     executors: workers.map((worker) => processCpuMs(worker.executorPid)),
@@ -435,10 +500,16 @@ async function main(): Promise<void> {
         all: percent(b.loop.all / 1000, a.loop.all / 1000),
         commands: percent(b.loop.commands / 1000, a.loop.commands / 1000),
       },
+      commandMicrosPerJob: round((1000 * (b.mainThreadMs - a.mainThreadMs) * jobTexts) / (texts(b) - texts(a))),
+      megabytesPerSecond: {
+        server: round((1000 * (b.network - a.network)) / ms, 1),
+        payloadServers: b.beside.map(({ network }, i) => round((1000 * (network - a.beside[i]!.network)) / ms, 1)),
+      },
       serverMicrosPerJob: slowest(a.commands, b.commands, (texts(b) - texts(a)) / jobTexts),
       cpuPercent: {
         server: percent(b.server, a.server),
         serverMainThread: percent(b.mainThreadMs, a.mainThreadMs),
+        payloadServers: b.beside.map(({ cpuMs: cpu }, i) => percent(cpu, a.beside[i]!.cpuMs)),
         claimers: b.claimers.map((cpu, i) => percent(cpu, a.claimers[i]!)),
         executors: b.executors.map((cpu, i) => percent(cpu, a.executors[i]!)),
         clients: b.clients.map((client, i) => percent(client.cpuMs, a.clients[i]!.cpuMs)),
@@ -544,7 +615,7 @@ async function main(): Promise<void> {
     worker.process.kill('SIGTERM');
     await gone;
   }
-  await server.stop();
+  await Promise.all([server, ...beside].map((one) => one.stop()));
 }
 
 if (values.role === 'client') {

@@ -68,9 +68,9 @@ function groups(): string {
   const names = [...new Set(STEPS.map(({ group }) => group))];
   const lines = names.map(
     (name) =>
-      `  ${name.padEnd(10)}  ${STEPS.filter(({ group }) => group === name)
-        .map((step) => step.name)
-        .join('; ')}\n`,
+      `  ${name.padEnd(10)}  ${[...new Set(STEPS.filter(({ group }) => group === name).map((step) => step.name))].join(
+        '; ',
+      )}\n`,
   );
   return `\nGroups and their steps:\n${lines.join('')}`;
 }
@@ -94,7 +94,7 @@ async function run({ name, file, args: own = [], environment = {} }: Step, secon
     : [process.execPath, ['--conditions=@shoal/source', '--disable-warning=ExperimentalWarning', path]];
   // a later --device wins: a step may name its own. What co_tenant.py starts is told the rest by it.
   const child = spawn(program!, [...(programArgs as string[]), ...common, ...own], {
-    env: { ...process.env, NODE: process.execPath, ...environment },
+    env: { ...process.env, NODE: process.execPath, GPU_BENCH_ROWS: rowsPath, ...environment },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true,
   });

@@ -9,13 +9,14 @@ export function page(lines: string): string {
   const rows = lines
     .split('\n')
     .filter(Boolean)
-    .map((one) => JSON.parse(one) as Row);
-  const parts = [...new Set(rows.map((row) => String(row['part'])))];
+    .map((one) => JSON.parse(one) as Row)
+    .map((row) => ({ ...row, part: row['part'] ?? row['step'] }));
+  const parts = [...new Set(rows.map((row) => String(row.part)))];
   return `# GPU bench\n\n${parts
     .map((part) =>
       section(
         part,
-        rows.filter((row) => row['part'] === part),
+        rows.filter((row) => String(row.part) === part),
       ),
     )
     .join('\n\n')}\n`;

@@ -3,7 +3,7 @@
 export interface Step {
   readonly name: string;
   /** Steps that are usually asked for together. */
-  readonly group: 'speed' | 'limits' | 'similarity' | 'two' | 'up';
+  readonly group: 'speed' | 'limits' | 'similarity' | 'two' | 'payloads' | 'cells' | 'simulation' | 'up';
   readonly file: string;
   readonly args?: readonly string[];
   readonly environment?: Readonly<Record<string, string>>;
@@ -16,6 +16,36 @@ const endToEnd = (label: string, ...args: readonly string[]): Pick<Step, 'name' 
   args: ['--label', label, ...args],
 });
 const ONE_SESSION = ['--settings', '{"SHOAL_DEVICE_SESSIONS":"1"}'] as const;
+
+type Placed = 'server' | 'beside 1' | 'beside 2';
+
+/** Inputs and results with the queue server, or on so many servers beside it. */
+function placed(where: Placed, gpus: 'one' | 'two', dtype: 'f32' | 'f16'): Step {
+  const [beside = '0'] = /\d/.exec(where) ?? [];
+  const label = `payloads: ${where}, ${gpus}, ${dtype}`;
+  const load = ['--clients', '12', '--job-texts', '256', '--warm', '5', '--seconds', '3', '--windows', '3'];
+  const asked = ['--devices', gpus === 'two' ? '2' : '1', '--payload-servers', beside, '--peeks', '--dtype', dtype];
+  return { ...endToEnd(label, ...load, ...asked), group: 'payloads', seconds: 45 };
+}
+
+/** Once each, those that are compared behind each other; twice for f32, in the other order then. */
+const PAYLOADS: readonly Step[] = (['f32', 'f16'] as const).flatMap((dtype) => [
+  placed('server', 'two', dtype),
+  placed('beside 2', 'two', dtype),
+  placed('beside 2', 'one', dtype),
+  placed('server', 'one', dtype),
+  placed('beside 1', 'two', dtype),
+]);
+const RATIOS: Step = { name: 'payload-ratios', group: 'payloads', file: 'payload-ratios.ts', seconds: 5 };
+
+/** Cells on simulated devices that are faster than a queue server is. */
+const cells = (name: string, ...args: readonly string[]): Step => ({
+  name,
+  group: 'cells',
+  file: '../queue/cells.ts',
+  args: ['--device', 'sim', '--tokens-per-ms', '0', '--producers', '12', '--in-flight', '384', ...args],
+  seconds: 90,
+});
 
 export const STEPS: readonly Step[] = [
   // first what everything else is about
@@ -160,6 +190,29 @@ export const STEPS: readonly Step[] = [
     ),
     group: 'two',
     seconds: 90,
+  },
+  ...PAYLOADS,
+  RATIOS,
+  ...PAYLOADS.slice(0, PAYLOADS.length / 2).toReversed(),
+  RATIOS,
+  // several queue servers, for the cores of a GPU machine; the last with its GPUs
+  cells('cells: 8 texts a job', '--job-texts', '8', '--seconds', '6'),
+  cells('cells: 64 texts a job', '--job-texts', '64', '--seconds', '6'),
+  { ...cells('cells: one away', '--rounds', '0', '--away', '60'), seconds: 120 },
+  {
+    name: 'cells: two GPUs',
+    group: 'cells',
+    file: '../queue/cells.ts',
+    args: ['--device', 'gpu:0,gpu:1', '--producers', '12', '--job-texts', '256', '--rounds', '2', '--seconds', '6'],
+    seconds: 90,
+  },
+  // the same digest on every machine
+  {
+    name: 'simulation',
+    group: 'simulation',
+    file: '../world/simulate.ts',
+    args: ['--from', '1', '--seeds', '200', '--json'],
+    seconds: 30,
   },
   { name: 'up', group: 'up', file: 'up.ts', seconds: 60 },
 ];

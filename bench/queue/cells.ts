@@ -1,149 +1,185 @@
 // What several cells give against one: each cell is a queue server and a worker on a simulated device that is held to a
-// rate which the cell could give many times over, so that a machine of few cores can carry them all. One client of the
-// SDK adds to the cells it is told of, takes every result once, and compares each row with what the first cell gave alone.
+// rate which the cell could give many times over, so that a machine of few cores can carry them all. Clients of the SDK
+// add to the cells they are told of, take every result once, and compare each row with what the first cell gave alone.
 //
 //   node --conditions=@shoal/source bench/queue/cells.ts [--cells 4] [--rounds 3] [--seconds 10] [--warm 2]
-//       [--tokens-per-ms 40] [--away 0] [--record]
+//       [--tokens-per-ms 40] [--device sim] [--producers 1] [--job-texts 64] [--in-flight 64] [--away 0] [--record]
 //
-// `--tokens-per-ms`: what each device runs; 0: as fast as the queue goes, for a machine with cores enough. `--away N`: in
-// the last turn the second cell is killed and stays away for N seconds; every row comes all the same.
+// `--tokens-per-ms`: what each device runs; 0: as fast as the queue goes, for a machine with cores enough. `--device
+// gpu:0,gpu:1`: the workers of the cells are on these in turns. `--producers N`: so many processes, each with a client; more
+// than one where one would be the limit. `--in-flight`: jobs for each cell. `--away N`: in the last turn the second cell is
+// killed and stays away for N seconds; every row comes all the same.
 //
-// Prints one JSON line: texts/s and CPU a job of each turn, and the median ratio of the turns that followed each other.
-// Its goal is the number of cells, within 5 %. Linux only.
+// Prints one JSON line: texts/s and CPU a job of each turn, what was busy in it, and the median ratio of the turns that
+// followed each other. Its goal is the number of cells, within 5 %. Linux only.
 
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { ShoalClient } from '@shoal/client';
+import { fileURLToPath } from 'node:url';
 import { median } from '@shoal/core/base';
-import { readArguments } from '../rig/arguments.ts';
+import { OF_EVERY_STEP, readArguments } from '../rig/arguments.ts';
+import { processCpuMs } from '../rig/processes.ts';
 import { record } from '../rig/record.ts';
-import { FIXED_DEVICE, openRig, type Rig } from '../rig/rig.ts';
+import { FIXED_DEVICE, openRig } from '../rig/rig.ts';
+import type { Asked, Cell, Counted } from './cells-producer.ts';
 
 const args = readArguments(import.meta.url, {
+  ...OF_EVERY_STEP,
   cells: { type: 'string', default: '4' },
   rounds: { type: 'string', default: '3' },
   seconds: { type: 'string', default: '10' },
   warm: { type: 'string', default: '2' },
   'tokens-per-ms': { type: 'string', default: '40' },
+  device: { type: 'string', default: 'sim' },
+  producers: { type: 'string', default: '1' },
+  'job-texts': { type: 'string', default: '64' },
+  'in-flight': { type: 'string', default: '64' },
   away: { type: 'string', default: '0' },
   record: { type: 'boolean', default: false },
 });
 
-const ROWS = 64;
-/** Texts that differ; a run takes them in turns. */
-const TEXTS = Array.from({ length: 512 }, (_, at) => `${at} ${'one more word '.repeat(1 + (at % 8))}`);
-const device =
-  args['tokens-per-ms'] === '0' ? FIXED_DEVICE : { ...FIXED_DEVICE, SHOAL_DEVICE: `sim:${args['tokens-per-ms']}` };
+const jobTexts = Number(args['job-texts']);
+/** At most so much in the short form, whose figures mean nothing. */
+const sized = (name: 'rounds' | 'seconds' | 'warm' | 'producers' | 'away', small: number): number =>
+  args.small ? Math.min(small, Number(args[name])) : Number(args[name]);
+const isSimulated = args.device === 'sim';
+const devices = args.device.split(',');
+/** 1 ms for 1,024 rows is more than a queue server carries. */
+const pace = args['tokens-per-ms'] === '0' ? '1000000+1' : args['tokens-per-ms'];
 
 interface Turn {
   readonly textsPerSecond: number;
-  /** Of queue servers, workers and this client, for a job. */
+  /** Of queue servers, workers and producers, for a job. */
   readonly cpuMicrosPerJob: number;
+  /** Of a core, by cell and by producer. */
+  readonly busyPercent: Readonly<Record<'commandThreads' | 'claimers' | 'executors' | 'producers', readonly number[]>>;
   readonly rows: number;
 }
 
-const rigs = await Promise.all(Array.from({ length: Number(args.cells) }, () => openRig(device)));
+const rigs = await Promise.all(
+  Array.from({ length: Number(args.cells) }, (_, at) =>
+    openRig(
+      isSimulated
+        ? { ...FIXED_DEVICE, SHOAL_DEVICE: `sim:${pace}` }
+        : { SHOAL_DEVICE: devices[at % devices.length]!, SHOAL_WORKER_NAME: `cell${at}` },
+    ),
+  ),
+);
+const cells = rigs.map(({ url }, at): Cell => ({ name: `c${at}`, address: url }));
+const producers = Array.from({ length: sized('producers', 2) }, () =>
+  fork(fileURLToPath(new URL('./cells-producer.ts', import.meta.url)), [], { stdio: ['ignore', 2, 2, 'ipc'] }),
+);
+const died = Promise.race(
+  producers.map(async (producer) => {
+    const [code] = (await once(producer, 'exit')) as [number | null];
+    throw new Error(`a producer ended: ${String(code)}`);
+  }),
+);
+died.catch(() => undefined);
 try {
-  const expected = await vectorsOfOneCell();
+  const model = isSimulated ? 'minilm-sim' : 'minilm';
+  await askAll({ ask: 'expect', cells: cells.slice(0, 1), model, jobTexts });
   const rounds: { readonly one: Turn; readonly all: Turn }[] = [];
-  for (let round = 0; round < Number(args.rounds); round++) {
-    const turns = round % 2 === 0 ? [1, rigs.length] : [rigs.length, 1];
+  for (let round = 0; round < sized('rounds', 1); round++) {
+    const turns = round % 2 === 0 ? [1, cells.length] : [cells.length, 1];
     const told: Turn[] = [];
-    for (const cells of turns) told.push(await turn(cells, expected, Number(args.seconds), async () => undefined));
+    for (const count of turns) told.push(await turn(count, sized('seconds', 1)));
     rounds.push(round % 2 === 0 ? { one: told[0]!, all: told[1]! } : { one: told[1]!, all: told[0]! });
   }
-  const awayMs = 1_000 * Number(args.away);
-  const away = awayMs === 0 ? undefined : await turn(rigs.length, expected, 10 + 2 * Number(args.away), killed(awayMs));
-  const ratio = median(rounds.map(({ one, all }) => all.textsPerSecond / one.textsPerSecond));
-  const cpuRatio = median(rounds.map(({ one, all }) => all.cpuMicrosPerJob / one.cpuMicrosPerJob));
-  process.stdout.write(`${JSON.stringify({ bench: 'cells', cells: rigs.length, ratio, cpuRatio, rounds, away })}\n`);
+  const awaySeconds = sized('away', 2);
+  const away = awaySeconds === 0 ? undefined : await turn(cells.length, 20 + awaySeconds, () => killed(awaySeconds));
+  const ratio = median(rounds.map(({ one, all: many }) => many.textsPerSecond / one.textsPerSecond));
+  const cpuRatio = median(rounds.map(({ one, all: many }) => many.cpuMicrosPerJob / one.cpuMicrosPerJob));
+  const found = { cells: cells.length, producers: producers.length, jobTexts, ratio, cpuRatio, rounds, away };
+  process.stdout.write(`${JSON.stringify({ bench: 'cells', part: 'cells', devices, pace, ...found })}\n`);
+  if (rounds.length > 0) keep(ratio, cpuRatio, rounds);
+} finally {
+  for (const producer of producers) producer.removeAllListeners('exit').kill('SIGKILL');
+  await Promise.all(rigs.map((rig) => rig.stop()));
+}
+process.exit(0);
+
+function keep(ratio: number, cpuRatio: number, rounds: readonly { readonly one: Turn; readonly all: Turn }[]): void {
+  const on = isSimulated ? `devices of ${args['tokens-per-ms']} tokens/ms` : `workers on ${args.device}`;
   record({
     bench: 'cells',
-    case: `${rigs.length} cells ÷ one, ${ROWS} texts a job, devices of ${args['tokens-per-ms']} tokens/ms`,
+    case: `${cells.length} cells ÷ one, ${jobTexts} texts a job, ${on}`,
     figures: {
       texts_ratio: Math.round(1_000 * ratio) / 1_000,
       cpu_per_job_ratio: Math.round(1_000 * cpuRatio) / 1_000,
       one_texts_per_s: Math.round(median(rounds.map(({ one }) => one.textsPerSecond))),
-      all_texts_per_s: Math.round(median(rounds.map(({ all }) => all.textsPerSecond))),
+      all_texts_per_s: Math.round(median(rounds.map(({ all: many }) => many.textsPerSecond))),
       one_cpu_us_per_job: Math.round(median(rounds.map(({ one }) => one.cpuMicrosPerJob))),
     },
-    bar: { figure: 'texts_ratio', at_least: 0.95 * rigs.length },
+    ...(isSimulated && { bar: { figure: 'texts_ratio', at_least: 0.95 * cells.length } }),
   });
-} finally {
-  await Promise.all(rigs.map((rig) => rig.stop()));
-}
-
-async function open(cells: number): Promise<ShoalClient> {
-  return ShoalClient.connect({
-    cells: rigs.slice(0, cells).map(({ url }, at) => ({ name: `c${at}`, address: url })),
-    model: 'minilm-sim',
-    jobTexts: ROWS,
-    maxInFlightJobs: 64 * cells,
-  });
-}
-
-/** By text. */
-async function vectorsOfOneCell(): Promise<ReadonlyMap<string, Float32Array>> {
-  const client = await open(1);
-  try {
-    const { vectors, dims } = await client.embed(TEXTS);
-    return new Map(TEXTS.map((text, at) => [text, vectors.slice(at * dims, (at + 1) * dims)]));
-  } finally {
-    await client.close();
-  }
 }
 
 /** Rows that come in `seconds`, after some that are not counted; `meanwhile` runs beside them. */
-async function turn(
-  cells: number,
-  expected: ReadonlyMap<string, Float32Array>,
-  seconds: number,
-  meanwhile: () => Promise<void>,
-): Promise<Turn> {
-  const client = await open(cells);
-  const warmMs = 1_000 * Number(args.warm);
-  const startedMs = performance.now();
-  let [counted, all, sinceMs, cpuBefore] = [0, 0, 0, 0];
+async function turn(count: number, seconds: number, meanwhile = async (): Promise<void> => undefined): Promise<Turn> {
+  const inFlightJobs = Math.ceil((Number(args['in-flight']) * count) / producers.length);
+  await askAll({ ask: 'start', cells: cells.slice(0, count), inFlightJobs });
   const beside = meanwhile();
-  const isOver = (): boolean => performance.now() - startedMs > warmMs + 1_000 * seconds;
-  for await (const { item, vector, index } of client.embedMany(endless(isOver))) {
-    if (index !== all++) throw new Error(`row ${index} came where row ${all - 1} was due`);
-    if (!expected.get(item)!.every((value, at) => value === vector[at])) throw new Error(`row ${index} is another`);
-    if (isOver()) continue; // what is under way still comes, and is checked
-    if (sinceMs === 0 && performance.now() - startedMs > warmMs)
-      [sinceMs, cpuBefore] = [performance.now(), cpuMs(cells)];
-    if (sinceMs > 0) counted++;
-  }
-  const cpu = cpuMs(cells) - cpuBefore;
-  await client.close();
-  const tookMs = 1_000 * seconds - (sinceMs - startedMs - warmMs);
+  await Promise.race([sleep(1_000 * sized('warm', 1)), died]);
+  const before = await snapshot(count);
+  await Promise.race([sleep(1_000 * seconds), died]);
+  const after = await snapshot(count);
   await beside;
+  const ended = await askAll({ ask: 'stop' });
+  const ms = after.atMs - before.atMs;
+  const rows = sum(after.rows) - sum(before.rows);
+  const spent = { commandThreads: 0, claimers: 0, executors: 0, producers: 0, servers: 0 };
+  type Who = keyof typeof spent;
+  // of a server that was killed meanwhile nothing is told
+  const of = (who: Who): number[] => after[who].map((cpuMs, at) => Math.max(0, cpuMs - before[who][at]!));
+  const percent = (who: Who): number[] => of(who).map((cpuMs) => Math.round((100 * cpuMs) / ms));
   return {
-    textsPerSecond: (1_000 * counted) / tookMs,
-    cpuMicrosPerJob: (1_000 * cpu) / (counted / ROWS),
-    rows: all,
+    textsPerSecond: (1_000 * rows) / ms,
+    cpuMicrosPerJob:
+      (1_000 * sum((['servers', 'claimers', 'executors', 'producers'] as const).flatMap(of))) / (rows / jobTexts),
+    busyPercent: {
+      commandThreads: percent('commandThreads'),
+      claimers: percent('claimers'),
+      executors: percent('executors'),
+      producers: percent('producers'),
+    },
+    rows: sum(ended.map((one) => one.rows)),
   };
 }
 
-function* endless(isOver: () => boolean): Generator<string, void, undefined> {
-  for (let at = 0; !isOver(); at++) yield TEXTS[at % TEXTS.length]!;
-}
-
-function cpuMs(cells: number): number {
-  const { user, system } = process.cpuUsage();
-  return rigs.slice(0, cells).reduce((sum, rig) => sum + cpuOf(rig), 0) + (user + system) / 1_000;
-}
-
-function cpuOf(rig: Rig): number {
-  const { server, claimer, executor } = rig.cpuMs();
-  return server + claimer + executor;
-}
-
-function killed(awayMs: number): () => Promise<void> {
-  return async () => {
-    const { server } = rigs[1]!;
-    await sleep(5_000);
-    await server.kill9();
-    await sleep(awayMs);
-    await server.restart();
+async function snapshot(count: number) {
+  const counted = await askAll({ ask: 'count' });
+  const cpu = rigs.slice(0, count).map((rig) => rig.cpuMs());
+  return {
+    atMs: performance.now(),
+    rows: counted.map((one) => one.rows),
+    producers: counted.map(({ cpuMs }) => cpuMs),
+    servers: cpu.map(({ server }) => server),
+    commandThreads: rigs.slice(0, count).map(({ server }) => processCpuMs(server.pid, server.pid)),
+    claimers: cpu.map(({ claimer }) => claimer),
+    executors: cpu.map(({ executor }) => executor),
   };
+}
+
+function askAll(asked: Asked): Promise<Counted[]> {
+  return Promise.race([Promise.all(producers.map((producer) => ask(producer, asked))), died]);
+}
+
+async function ask(producer: ChildProcess, asked: Asked): Promise<Counted> {
+  const answer = once(producer, 'message');
+  producer.send(asked);
+  return ((await answer) as [Counted])[0];
+}
+
+function sum(figures: readonly number[]): number {
+  return figures.reduce((total, one) => total + one, 0);
+}
+
+async function killed(awaySeconds: number): Promise<void> {
+  const { server } = rigs[1]!;
+  await sleep(5_000);
+  await server.kill9();
+  await sleep(1_000 * awaySeconds);
+  await server.restart();
 }

@@ -36,12 +36,14 @@ import {
   type RunReport,
   type SeedsReport,
 } from '@shoal/world';
-import { readArguments, refuse } from '../rig/arguments.ts';
+import { OF_EVERY_STEP, readArguments, refuse } from '../rig/arguments.ts';
 import { commitOf, record } from '../rig/record.ts';
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 
 const args = readArguments(import.meta.url, {
+  ...OF_EVERY_STEP,
+  device: { type: 'string' }, // given to every step of bench/gpu; nothing here has one
   seeds: { type: 'string' },
   minutes: { type: 'string' },
   from: { type: 'string' },
