@@ -2,6 +2,7 @@
 // and the fingerprint of the whole request. Long work is cut into slices, so that the caller's event loop stays alive.
 
 import {
+  ROWS_EVERY_WORKER_TAKES,
   ShoalError,
   checkJobId,
   encodeTexts,
@@ -97,7 +98,7 @@ async function tokenRequest(
   return finish(
     jobId,
     terms,
-    input,
+    { input, rows: texts.length },
     (common) => ({ jobId, data: { ...common, input: form }, input }),
     tokens,
     truncated,
@@ -110,7 +111,7 @@ function textRequest(jobId: string, texts: readonly string[], terms: RequestTerm
     input.length > MAX_INLINE_TEXT_BYTES
       ? { jobId, data: { ...common, input: { form: 'texts', rows: texts.length } }, input }
       : { jobId, data: { ...common, texts: [...texts] } };
-  return finish(jobId, terms, input, toJob, undefined, undefined);
+  return finish(jobId, terms, { input, rows: texts.length }, toJob, undefined, undefined);
 }
 
 type CommonData = Omit<EmbedJobData, 'texts' | 'input'>;
@@ -118,7 +119,7 @@ type CommonData = Omit<EmbedJobData, 'texts' | 'input'>;
 function finish(
   jobId: string,
   terms: RequestTerms,
-  input: Buffer,
+  { input, rows }: { readonly input: Buffer; readonly rows: number },
   toJob: (common: CommonData) => NewJob,
   tokens: readonly number[] | undefined,
   truncated: readonly number[] | undefined,
@@ -132,7 +133,7 @@ function finish(
   const output = Object.keys(asked).length === 0 ? undefined : asked;
   const fingerprint = fingerprintOf({ model, prompt, truncate, output: outputOf(output) }, input);
   const common: CommonData = {
-    v: terms.trace === undefined ? version : 2,
+    v: terms.trace === undefined && rows <= ROWS_EVERY_WORKER_TAKES ? version : 2,
     fingerprint,
     ...termFieldsOf(terms),
     ...(prompt === undefined ? {} : { prompt }),

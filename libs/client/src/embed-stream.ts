@@ -7,7 +7,7 @@
 import { ShoalError, isShoalError, toFailure, type OutputDtype } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
 import { abortError } from './abort-error.ts';
-import { cutChunks, type Chunk } from './chunks.ts';
+import { cutChunks, type Chunk, type PieceSize } from './chunks.ts';
 import type { EmbeddedBlock, StreamBlock, StreamOptions, StreamProgress } from './embedding.ts';
 import type { Asked, Delivery, RowsRequest } from './job-request.ts';
 import type { OpenJobs } from './open-jobs.ts';
@@ -24,9 +24,9 @@ export interface StreamTerms {
   readonly tokenizer: Tokenizer | undefined;
   readonly jobs: Pick<OpenJobs, 'abandon' | 'ask' | 'letGo' | 'release'>;
   readonly maxInFlightJobs: number;
-  readonly jobTexts: number;
-  /** Id of the job whose first text is row `first`. */
-  readonly jobIdOf: (first: number) => string;
+  readonly size: PieceSize;
+  /** Id of the job of a chunk. */
+  readonly jobIdOf: (chunk: Pick<Chunk<unknown>, 'first' | 'most'>) => string;
   /** The caller named the request, and can ask for it again. */
   readonly hasOwnId: boolean;
 }
@@ -110,7 +110,7 @@ class StreamRun<Item extends { readonly text: string }> {
   constructor(texts: AsyncIterable<Item> | Iterable<Item>, terms: StreamTerms, options: Options) {
     this.terms = terms;
     this.options = options;
-    this.chunks = cutChunks(texts, options.startAt ?? 0, terms.jobTexts);
+    this.chunks = cutChunks(texts, options.startAt ?? 0, terms.size);
     if (options.signal?.aborted === true) this.input = { name: 'stopped' };
     options.signal?.addEventListener('abort', this.onAbort, { once: true });
     void this.read();
@@ -192,7 +192,7 @@ class StreamRun<Item extends { readonly text: string }> {
   private async enter(chunk: Chunk<Item>): Promise<void> {
     const { jobIdOf, requestOf } = this.terms;
     const texts = chunk.items.map(({ text }) => text);
-    const request = await requestOf(jobIdOf(chunk.first), texts).catch((error: unknown) => toShoalError(error));
+    const request = await requestOf(jobIdOf(chunk), texts).catch((error: unknown) => toShoalError(error));
     if (this.input.name !== 'reading') return;
     const asked = request instanceof ShoalError ? request : this.terms.jobs.ask(request);
     this.entries.push({

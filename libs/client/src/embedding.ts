@@ -51,7 +51,10 @@ export interface ClientOptions {
   readonly tenant?: string;
   /** Most jobs of one call between "added" and "handed to the caller". Bounds its memory. Default 64. */
   readonly maxInFlightJobs?: number;
-  /** Texts a job, 1 to 256. Default 64. */
+  /**
+   * Texts a job, 1 to 1,024. Default 64. More than 256 only where all workers of the model take them; else, and of what is
+   * submitted, 256.
+   */
   readonly jobTexts?: number;
   readonly log?: Logger;
   /** Makes spans of adding jobs whose `trace` is followed, which workers then go on from (docs/observability.md). */

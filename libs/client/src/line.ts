@@ -36,6 +36,8 @@ export interface Line {
   returnValues(jobIds: readonly string[]): Promise<(string | undefined)[]>;
   workers(): Promise<readonly ServingWorker[] | undefined>;
   readable(trace: Trace | undefined): Promise<Trace | undefined>;
+  /** Rows of a job that all workers that claim take, as of some seconds ago. Never rejects. */
+  mostJobRows(): Promise<number>;
   whyWaiting(): Promise<Waiting>;
   close(): Promise<void>;
 }

@@ -2,7 +2,7 @@
 // wrong shape is a mistake of the program and throws a TypeError; a value out of its range is CONFIG_INVALID.
 
 import { inspect } from 'node:util';
-import { ROWS_EVERY_WORKER_TAKES, ShoalError, traceField } from '@shoal/contract';
+import { MAX_ROWS_PER_JOB, ShoalError, traceField } from '@shoal/contract';
 import type {
   ClientModel,
   ClientOptions,
@@ -309,9 +309,9 @@ function isModel(model: unknown): model is ClientModel {
 function checkRanges(options: ClientOptions): void {
   const { jobTexts = 1, maxInFlightJobs = 1, cellAwayAfterMs = 1, tenant = 'default' } = options;
   const problems = [
-    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= ROWS_EVERY_WORKER_TAKES
+    ...(Number.isInteger(jobTexts) && jobTexts >= 1 && jobTexts <= MAX_ROWS_PER_JOB
       ? []
-      : [`jobTexts is ${jobTexts}; a job has 1 to ${ROWS_EVERY_WORKER_TAKES} texts`]),
+      : [`jobTexts is ${jobTexts}; a job has 1 to ${MAX_ROWS_PER_JOB} texts`]),
     ...(Number.isInteger(maxInFlightJobs) && maxInFlightJobs >= 1
       ? []
       : [`maxInFlightJobs is ${maxInFlightJobs}; at least 1 is needed`]),

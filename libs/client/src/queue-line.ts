@@ -10,6 +10,7 @@ import {
   JobProducer,
   PayloadServers,
   ResultReader,
+  mostJobRows,
   notSharing,
   type CancelResult,
   type ServingWorker,
@@ -25,8 +26,14 @@ import { submit } from './submitted.ts';
 import { allReadSecond } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
-/** So long it is taken as known whether all workers read jobs of version 2. */
+/** So long it is taken as known what all workers take. */
 const KNOWN_MS = 5_000;
+
+/** What all workers that claim take. */
+interface Taken {
+  readonly isSecondRead: boolean;
+  readonly rows: number;
+}
 
 export interface LineTerms {
   readonly queue: string;
@@ -62,7 +69,7 @@ export class QueueLine {
     isShared: false,
     others: [],
   };
-  private second: { readonly sinceMs: number; readonly isRead: Promise<boolean> } | undefined;
+  private told: { readonly sinceMs: number; readonly taken: Promise<Taken> } | undefined;
   /** Or closing: nothing is asked over it any more. */
   isClosed = false;
 
@@ -211,12 +218,22 @@ export class QueueLine {
    */
   async readable(trace: Trace | undefined): Promise<Trace | undefined> {
     if (trace === undefined) return undefined;
+    return (await this.taken()).isSecondRead ? trace : undefined;
+  }
+
+  /** Rows that a job may have so that all workers that claim take it, as of five seconds ago at most; 256 without any. */
+  async mostJobRows(): Promise<number> {
+    return (await this.taken()).rows;
+  }
+
+  private taken(): Promise<Taken> {
     const nowMs = performance.now();
-    if (this.second === undefined || nowMs - this.second.sinceMs > KNOWN_MS) {
-      const isRead = this.workers().then(allReadSecond, () => false);
-      this.second = { sinceMs: nowMs, isRead };
+    if (this.told === undefined || nowMs - this.told.sinceMs > KNOWN_MS) {
+      const workers = this.workers().catch(() => undefined);
+      const taken = workers.then((some) => ({ isSecondRead: allReadSecond(some), rows: mostJobRows(some) }));
+      this.told = { sinceMs: nowMs, taken };
     }
-    return (await this.second.isRead) ? trace : undefined;
+    return this.told.taken;
   }
 
   /** Why nothing has come yet. Throws QUEUE_UNREACHABLE. */

@@ -3,10 +3,17 @@
 // rows of one value.
 
 import { randomUUID } from 'node:crypto';
-import { SUBMITTED_RESULT_TTL_MS, ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
+import {
+  ROWS_EVERY_WORKER_TAKES,
+  SUBMITTED_RESULT_TTL_MS,
+  ShoalError,
+  isShoalError,
+  rerankQueue,
+  storedName,
+} from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
-import { cutChunks } from './chunks.ts';
+import { cutChunks, pieceName, pieceSize } from './chunks.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
   KnownOptions,
@@ -97,7 +104,8 @@ export class RerankCalls {
     const { line, revision } = await unlessAborted(signal, () => this.reach(model));
     const { query, documents, meta, resultTtlMs = SUBMITTED_RESULT_TTL_MS } = asked;
     const { id, placing } = placed(line, asked.jobId);
-    const { jobTexts = 64 } = this.options;
+    // whoever submits it again must ask for the very same jobs, whatever workers take then
+    const jobTexts = Math.min(this.options.jobTexts ?? 64, ROWS_EVERY_WORKER_TAKES);
     const named = `${model.name}@${revision}`;
     const call = this.callOf(line, named, { class: 'bulk', ...asked, jobId: id, resultTtlMs });
     const { requestId } = call;
@@ -147,26 +155,31 @@ export class RerankCalls {
     const { id: jobId, placing } = placed(line, given.jobId);
     const call = this.callOf(line, model, { ...given, jobId });
     const { requestId, truncate } = call;
+    const jobIds: string[] = [];
     const terms: StreamTerms = {
-      requestOf: async (id, texts) => ({ ...rerankRequest(id, query, texts, call), placing }),
+      requestOf: async (id, texts) => {
+        jobIds.push(id);
+        return { ...rerankRequest(id, query, texts, call), placing };
+      },
       jobs: line.jobs,
       maxInFlightJobs,
-      jobTexts,
-      jobIdOf: (first) => (first === 0 ? requestId : `${requestId}-${first}`),
+      size: pieceSize(line, jobTexts, documents.length),
+      jobIdOf: (piece) => {
+        const name = pieceName(piece);
+        return name === '0' ? requestId : `${requestId}-${name}`;
+      },
       hasOwnId: !placing.isNew,
       truncate,
       tokenizer: undefined,
       what: 'scores',
     };
     const scores = new Float32Array(documents.length);
-    const jobIds: string[] = [];
     let [isTruncated, isSimulated] = [false, false];
     for await (const block of embedStream(itemsOf(documents), terms, signal === undefined ? {} : { signal })) {
       if (block.kind === 'skipped') continue;
       if (block.dims !== 1)
         throw new ShoalError('RESULT_CORRUPT', `${model} gave ${block.dims} values for a document; a score is one`);
       scores.set(block.toFloat32(), block.first);
-      jobIds.push(terms.jobIdOf(block.first));
       isTruncated ||= block.truncated === true;
       isSimulated ||= block.isSimulated;
       onProgress?.(block.first + block.rows);

@@ -4,7 +4,7 @@
 import { checkJobId, encodeQueryTexts, parseRerankJob, rerankFingerprint, type RerankJobData } from '@shoal/contract';
 import { MAX_INLINE_TEXT_BYTES, termFieldsOf, type CallTerms, type RowsRequest } from './job-request.ts';
 
-/** Throws JOB_INVALID for an id or terms that cannot be. `texts`: 1 to 256. */
+/** Throws JOB_INVALID for an id or terms that cannot be. `texts`: 1 to 1,024. */
 export function rerankRequest(jobId: string, query: string, texts: readonly string[], terms: CallTerms): RowsRequest {
   checkJobId(jobId);
   const input = encodeQueryTexts(query, texts);

@@ -100,11 +100,11 @@ async function serve(name: string, { revision = 'r1', dims = 1, failure }: Stand
 }
 
 /** A live worker of the queue, as it tells of itself. */
-async function tell(name: string, revision: string): Promise<void> {
+async function tell(name: string, revision: string, more: object = {}): Promise<void> {
   const queue = rerankQueue(name);
   await redis.sadd(keys.queues(), queue);
   await redis.zadd(keys.workers(queue), Date.now() + 50_000, 'worker-1');
-  const facts = { device: 'cpu', model: `${name}@${revision}`, lanes: ['main'], rates: {}, mix: {} };
+  const facts = { device: 'cpu', model: `${name}@${revision}`, lanes: ['main'], rates: {}, mix: {}, ...more };
   await redis.hset(keys.facts(queue), 'worker-1', JSON.stringify(facts));
 }
 
@@ -155,6 +155,12 @@ describe('scores', () => {
 
   test.each([
     ['300 documents are jobs of up to 256 pairs', { jobTexts: 256 }, documentsOf(300), [256, 44]],
+    [
+      'and where 1,024 are asked for of workers that do not take them',
+      { jobTexts: 1_024 },
+      documentsOf(300),
+      [256, 44],
+    ],
     ['without a setting they are jobs of up to 64', {}, documentsOf(130), [64, 64, 2]],
     ['large documents go by input keys', { jobTexts: 256 }, ['a'.repeat(700_000), 'b'.repeat(700_000), 'c'], [1, 2]],
   ])('%s', async (_, options, documents, rows) => {
@@ -170,6 +176,21 @@ describe('scores', () => {
     );
     const keyed = jobs.filter(({ data }) => 'input' in data);
     expect(keyed.map(({ data }) => data.input.form)).toEqual(documents[0]!.length > 1_000 ? ['texts', 'texts'] : []);
+  });
+
+  test('300 documents are one job where 1,024 are asked for of workers that take them', async () => {
+    const name = newName();
+    const { jobs } = await serve(name);
+    await tell(name, 'r1', { maxJobRows: 1_024 });
+    const documents = documentsOf(300);
+    const asked = { model: name, query: QUERY, documents, jobId: 'large' };
+    expect(await (await connect({ jobTexts: 1_024 })).rerank(asked)).toMatchObject({
+      ...expected(documents),
+      tokens: 2_100,
+    });
+    await tell(name, 'r1');
+    expect(await (await connect({ jobTexts: 1_024 })).rerank(asked)).toMatchObject(expected(documents));
+    expect(jobs.map(({ id }) => id).sort()).toEqual(['default~large', 'default~large-0x1024', 'default~large-256']);
   });
 
   test('of no documents there are none, and nothing is asked', async () => {

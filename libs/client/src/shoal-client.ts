@@ -2,6 +2,7 @@
 // want one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import {
+  ROWS_EVERY_WORKER_TAKES,
   SUBMITTED_RESULT_TTL_MS,
   ShoalError,
   mainQueue,
@@ -17,7 +18,7 @@ import {
 } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
-import { cutChunks } from './chunks.ts';
+import { cutChunks, pieceName, pieceSize, type PieceSize } from './chunks.ts';
 import { matrixOf, rowIdsOf } from './comparands.ts';
 import { asTextItems, rowsOf, type TextItem } from './embed-many.ts';
 import { askedOfWorkers, makeRequest, type AskedOfWorkers, type RequestTerms } from './embed-request.ts';
@@ -83,6 +84,14 @@ refuseOldNode();
 /** Requests of up to so many texts are somebody waiting at a prompt, unless they say otherwise. */
 const INTERACTIVE_TEXTS = 8;
 
+type Piece = Parameters<typeof pieceName>[0];
+
+/** How a call becomes jobs, and where they go. */
+interface Cut {
+  readonly size: PieceSize;
+  readonly placing: Placing;
+}
+
 interface EmbedTerms extends StreamTerms {
   readonly asked: AskedOfWorkers;
 }
@@ -139,7 +148,8 @@ export class ShoalClient {
     const { jobId, ...rest } = options;
     const { id, placing } = placed(this.line, jobId);
     const kind = texts.length <= INTERACTIVE_TEXTS ? 'interactive' : 'bulk';
-    const terms = this.embedTerms(id, texts, { class: kind, ...rest }, placing);
+    const size = pieceSize(this.line, this.jobTexts, texts.length);
+    const terms = this.embedTerms(id, texts, { class: kind, ...rest }, { size, placing });
     const blocks: EmbeddedBlock<unknown, OutputDtype>[] = [];
     const limit = limited(options, 'vectors', () => this.line.whyWaiting());
     try {
@@ -167,7 +177,15 @@ export class ShoalClient {
     checkCallOptions('embedStream', options);
     const { runId, ...rest } = options;
     const { id, placing } = placed(this.line, runId);
-    const terms = this.terms(id, { class: 'bulk', ...rest }, (first) => `${id}-${first}`, placing);
+    const terms = this.terms(
+      id,
+      { class: 'bulk', ...rest },
+      {
+        size: pieceSize(this.line, this.jobTexts),
+        idOf: (chunk) => `${id}-${pieceName(chunk)}`,
+        placing,
+      },
+    );
     // what comes has the form that was asked for: it is part of every fingerprint
     return this.limitedStream(texts, terms, rest) as AsyncGenerator<StreamBlock<Item, Dtype>, void, undefined>;
   }
@@ -209,13 +227,16 @@ export class ShoalClient {
     if (texts.length === 0) throw new TypeError('submit needs at least one text');
     const { jobId, signal, ...rest } = options;
     const { id, placing } = placed(this.line, jobId);
-    const terms = this.embedTerms(id, texts, { class: 'bulk', resultTtlMs: SUBMITTED_RESULT_TTL_MS, ...rest }, placing);
+    const asked = { class: 'bulk', resultTtlMs: SUBMITTED_RESULT_TTL_MS, ...rest } as const;
+    // whoever submits it again must ask for the very same jobs, whatever workers take then
+    const size = Math.min(this.jobTexts, ROWS_EVERY_WORKER_TAKES);
+    const terms = this.embedTerms(id, texts, asked, { size, placing });
     await this.checkWorkers(terms);
     const requests: RowsRequest[] = [];
-    for await (const { first, items } of cutChunks(asItems(texts), 0, terms.jobTexts)) {
+    for await (const chunk of cutChunks(asItems(texts), 0, size)) {
       if (signal?.aborted === true) throw abortError(signal.reason);
-      const part = items.map(({ text }) => text);
-      requests.push(await terms.requestOf(terms.jobIdOf(first), part));
+      const part = chunk.items.map(({ text }) => text);
+      requests.push(await terms.requestOf(terms.jobIdOf(chunk), part));
     }
     const { tenant = this.options.tenant ?? 'default', meta, output } = options;
     const dtype: OutputDtype = output?.dtype ?? 'f32';
@@ -483,10 +504,11 @@ export class ShoalClient {
   }
 
   /** Of texts that are all there. */
-  private embedTerms(id: string, texts: readonly string[], options: EmbedOptions, placing: Placing): EmbedTerms {
-    const isOneJob = texts.length <= this.jobTexts;
+  private embedTerms(id: string, texts: readonly string[], options: EmbedOptions, cut: Cut): EmbedTerms {
     // few texts, but long ones, are several jobs as well
-    return this.terms(id, options, (first) => (isOneJob && first === 0 ? id : `${id}-${first}`), placing);
+    const isOneJob = ({ first, most }: Piece): boolean => first === 0 && texts.length <= most;
+    const idOf = (piece: Piece): string => (isOneJob(piece) ? id : `${id}-${pieceName(piece)}`);
+    return this.terms(id, options, { ...cut, idOf });
   }
 
   private get jobTexts(): number {
@@ -496,8 +518,7 @@ export class ShoalClient {
   private terms(
     id: string,
     { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, meta, trace, ...given }: EmbedOptions,
-    idOf: (first: number) => string,
-    placing: Placing,
+    { size, placing, idOf }: Cut & { readonly idOf: (piece: Piece) => string },
   ): EmbedTerms {
     const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
     if (isReranker(model))
@@ -537,8 +558,8 @@ export class ShoalClient {
       hasOwnId: !placing.isNew,
       jobs: this.line.jobs,
       maxInFlightJobs,
-      jobTexts: this.jobTexts,
-      jobIdOf: (first) => `${tenant}~${idOf(first)}`,
+      size,
+      jobIdOf: (piece) => `${tenant}~${idOf(piece)}`,
     };
   }
 

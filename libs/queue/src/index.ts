@@ -89,7 +89,7 @@ export {
   type TriedServer,
 } from './payload/payload-servers.ts';
 export { ResultReader, type Peeked, type ReaderOptions } from './producer/result-reader.ts';
-export { claimingOf, notSharing } from './producer/serving-workers.ts';
+export { claimingOf, mostJobRows, notSharing } from './producer/serving-workers.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';
 export {
   WorkerPresence,

@@ -13,7 +13,7 @@ export const inputReader: FuzzedReader = {
     encodeTexts(['how does a worker renew its leases', '漢字 and 🙂', '\ufeffmark', 'x'.repeat(300)]),
     encodeTokens([[101, 7592, 102], [101, 102], Array.from({ length: 40 }, (_, at) => at + 1)]),
     encodeTokens([[101, 70_000, 2 ** 32 - 1, 102], [0]]),
-    encodeTexts(Array.from({ length: 256 }, (_, at) => `row ${at}`)),
+    encodeTexts(Array.from({ length: 1_024 }, (_, at) => `row ${at}`)),
   ],
   read: async (bytes) => {
     const input = decodeInput(bytes);
@@ -28,7 +28,7 @@ function readInput(bytes: Buffer): Values | undefined {
     return undefined;
   const [form, rows] = [view.getUint8(5), view.getUint32(8, true)];
   const elementBytes = [1, 2, 4][form];
-  if (elementBytes === undefined || rows < 1 || rows > 256 || bytes.length < 16 + 4 * rows) return undefined;
+  if (elementBytes === undefined || rows < 1 || rows > 1_024 || bytes.length < 16 + 4 * rows) return undefined;
   const begin = (row: number): number => 16 + 4 * rows + elementBytes * view.getUint32(12 + 4 * row, true);
   if (begin(0) !== 16 + 4 * rows || begin(rows) !== bytes.length) return undefined;
   const values: string[] = [];

@@ -18,7 +18,7 @@ export const pairsReader: FuzzedReader = {
     encodePairs([{ ids: [101, 70_000, 2 ** 32 - 1, 102], second: 4 }]),
     encodeQueryTexts(
       '',
-      Array.from({ length: 256 }, (_, at) => `row ${at}`),
+      Array.from({ length: 1_024 }, (_, at) => `row ${at}`),
     ),
   ],
   read: async (bytes) => {
@@ -35,7 +35,7 @@ function readPairs(bytes: Buffer): Values | undefined {
     return undefined;
   const [form, rows] = [view.getUint8(5), view.getUint32(8, true)];
   const elementBytes = [1, 2, 4][form - 3];
-  if (elementBytes === undefined || rows < 1 || rows > 256) return undefined;
+  if (elementBytes === undefined || rows < 1 || rows > 1_024) return undefined;
   const isTexts = form === 3;
   const lists = isTexts ? rows + 1 : rows;
   const start = 16 + 4 * lists + (isTexts ? 0 : 4 * rows);

@@ -5,7 +5,14 @@
 // Why: docs/decisions/cells.md
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, ShoalError, isShoalError, keySpace, type Trace } from '@shoal/contract';
+import {
+  DEFAULT_PREFIX,
+  ROWS_EVERY_WORKER_TAKES,
+  ShoalError,
+  isShoalError,
+  keySpace,
+  type Trace,
+} from '@shoal/contract';
 import type { Cell } from '@shoal/core';
 import { CellList, chooseCell, type CancelResult, type ServingWorker, type Waiting } from '@shoal/queue';
 import type { ClientCounts, ClientOptions } from '../embedding.ts';
@@ -164,6 +171,12 @@ export class CellLines {
     if (trace === undefined) return undefined;
     const read = await Promise.all(this.reachable().map(({ line }) => line?.readable(trace)));
     return read.every((one) => one !== undefined) ? trace : undefined;
+  }
+
+  /** What a job may have wherever it is placed. */
+  async mostJobRows(): Promise<number> {
+    const most = await Promise.all(this.reachable().flatMap(({ line }) => line?.mostJobRows() ?? []));
+    return most.length === 0 ? ROWS_EVERY_WORKER_TAKES : Math.min(...most);
   }
 
   /** Of the cell in which most is open; of one that is away first. */

@@ -1,10 +1,17 @@
 // What live workers of a queue tell of themselves, for those who ask before they add jobs, and for who looks at a fleet.
 
+import { MAX_ROWS_PER_JOB, ROWS_EVERY_WORKER_TAKES } from '@shoal/contract';
 import type { ServingWorker } from './job-producer.ts';
 
 /** Those that claim: one that is drained takes nothing. */
 export function claimingOf(workers: readonly ServingWorker[] | undefined): readonly ServingWorker[] {
   return (workers ?? []).filter(({ facts }) => facts?.isDrained !== true);
+}
+
+/** Rows of a job that each of those that claim takes; where nobody claims, what every worker does. */
+export function mostJobRows(workers: readonly ServingWorker[] | undefined): number {
+  const taken = claimingOf(workers).map(({ facts }) => Number(facts?.maxJobRows) || ROWS_EVERY_WORKER_TAKES);
+  return taken.length === 0 ? ROWS_EVERY_WORKER_TAKES : Math.min(MAX_ROWS_PER_JOB, ...taken);
 }
 
 /** Ids of those that claim and do not have this set of payload servers; undefined where nobody claims. */
