@@ -226,7 +226,7 @@ test('cells are a table: who is home, who takes no new work, who is away; withou
     const page = async (): Promise<string> => plain(await (await fetch(withCells.url)).text());
     await expect
       .poll(page, { timeout: 10_000 })
-      .toMatch(/near \(home\) open 1 0 – 0 0 far no new work 0 0 – 0 0 gone away – /);
+      .toMatch(/near \(home\) open 1 0 – 0 0 far no workers, no new work 0 0 – 0 0 gone away – /);
     expect(await page()).toContain('Act: the cell gone does not answer');
   } finally {
     await withCells.stop();

@@ -23,6 +23,8 @@ export async function overCells<Flags extends LookFlags>(
   const told = await Promise.all(
     cells.map(async (cell) => ({ cell, ...(await reportOf(terminal, flags, cell, look)) })),
   );
+  if (flags.json === true)
+    for (const { cell, remarks } of told) if (remarks !== '') terminal.stderr.write(`cell ${cell.name}: ${remarks}`);
   await print(terminal, flags.json === true ? asJson(told, home) : told.map((one) => asText(one, home)).join('\n'));
   refuseFailed(told);
 }
@@ -30,6 +32,8 @@ export async function overCells<Flags extends LookFlags>(
 interface Told {
   readonly cell: Cell;
   readonly report: string;
+  /** What it says beside its report. */
+  readonly remarks: string;
   readonly error: unknown;
 }
 
@@ -39,27 +43,43 @@ async function reportOf<Flags extends LookFlags>(
   { address }: Cell,
   look: (terminal: Terminal, flags: Flags) => Promise<void>,
 ): Promise<Omit<Told, 'cell'>> {
-  let report = '';
-  const stdout = Object.assign(Object.create(terminal.stdout) as NodeJS.WriteStream, {
-    write: (text: string | Uint8Array) => {
-      report += String(text);
-      return true;
-    },
-  });
+  const [report, remarks] = [new Kept(), new Kept()];
+  const parts = { stdout: report.instead(terminal.stdout), stderr: remarks.instead(terminal.stderr) };
+  const said = (error: unknown) => ({ report: report.text, remarks: remarks.text.replace(/^shoal: /gm, ''), error });
   try {
-    await look({ ...terminal, stdout }, { ...flags, redisUrl: address });
-    return { report, error: undefined };
+    await look({ ...terminal, ...parts }, { ...flags, redisUrl: address });
+    return said(undefined);
   } catch (error) {
     if (terminal.signal.aborted) throw error;
-    return { report, error };
+    return said(error);
   }
 }
 
-function asText({ cell, report, error }: Told, home: string): string {
+/** What is written, for later. */
+class Kept {
+  text = '';
+
+  instead(stream: NodeJS.WriteStream): NodeJS.WriteStream {
+    const write = (text: string | Uint8Array): boolean => {
+      this.text += String(text);
+      return true;
+    };
+    return Object.assign(Object.create(stream) as NodeJS.WriteStream, { write });
+  }
+}
+
+/** The address of a cell is said above, and another is no cure: what waits there waits. */
+function problemOf(error: unknown): string {
+  const { code, message } = toFailure(error);
+  if (code !== 'QUEUE_UNREACHABLE') return message;
+  return `${message.replace(/\. Start it, or set .*$/s, '')}; what waits there waits until it is back`;
+}
+
+function asText({ cell, report, remarks, error }: Told, home: string): string {
   const { name, address, write } = cell;
   const what = [...(name === home ? ['home'] : []), ...(write === false ? ['takes no new work'] : [])].join(', ');
-  const problem = error === undefined ? '' : `! ${toFailure(error).message}\n`;
-  return `cell ${name}${what === '' ? '' : ` (${what})`}, ${redactUrl(address)}\n${report}${problem}`;
+  const problem = error === undefined ? '' : `! ${problemOf(error)}\n`;
+  return `cell ${name}${what === '' ? '' : ` (${what})`}, ${redactUrl(address)}\n${report}${remarks}${problem}`;
 }
 
 function asJson(told: readonly Told[], home: string): string {

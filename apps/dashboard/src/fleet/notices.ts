@@ -31,11 +31,24 @@ export function noticesOf(reading: FleetReading): readonly Notice[] {
 }
 
 function ofCells({ cells = [] }: FleetReading): readonly Notice[] {
-  const away = cells.filter(({ seen }) => seen === undefined);
-  return away.map(({ name }) => ({
-    isSerious: true,
-    text: `the cell ${name} does not answer: what waits there waits, new work goes to the others`,
-  }));
+  return cells.flatMap(({ name, isHome, seen }) => {
+    if (seen === undefined)
+      return [
+        {
+          isSerious: true,
+          text: `the cell ${name} does not answer: what waits there waits, new work goes to the others`,
+        },
+      ];
+    if (isHome || seen.workers > 0 || seen.waiting === 0) return []; // of home its queues tell
+    return [
+      {
+        isSerious: true,
+        text:
+          `the cell ${name} has no worker, and ${counted(seen.waiting, 'job waits', 'jobs wait')} there: start its ` +
+          'workers; idle ones of other cells run bulk of it, where they are told of the list',
+      },
+    ];
+  });
 }
 
 function ofQueue(reading: QueueReading): readonly Notice[] {

@@ -28,8 +28,7 @@ export function cellTable(cells: readonly CellReading[] | undefined): Html {
 }
 
 function rowOf({ name, isHome, write, seen }: CellReading): Html {
-  const state = seen === undefined ? 'away' : write ? 'open' : 'no new work';
-  const tone = seen === undefined ? 'bad' : write ? 'good' : 'warn';
+  const [state, tone] = stateOf({ write, seen });
   return html`<tr id="cell-${name}">
     <th scope="row">${name}${isHome && ' (home)'}</th>
     <td><span class="state ${tone}">${state}</span></td>
@@ -39,6 +38,12 @@ function rowOf({ name, isHome, write, seen }: CellReading): Html {
     <td class="n">${numberOf(seen?.active)}</td>
     <td class="n">${numberOf(seen?.failed)}</td>
   </tr>`;
+}
+
+function stateOf({ write, seen }: Pick<CellReading, 'write' | 'seen'>): readonly [words: string, tone: string] {
+  if (seen === undefined) return ['away', 'bad'];
+  if (seen.workers === 0) return [write ? 'no workers' : 'no workers, no new work', seen.waiting > 0 ? 'bad' : 'warn'];
+  return write ? ['open', 'good'] : ['no new work', 'warn'];
 }
 
 function numberOf(count: number | undefined): string {
