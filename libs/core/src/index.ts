@@ -38,6 +38,7 @@ export {
   type Announcer,
   type JobSource,
   type KnownEnding,
+  type OtherCell,
   type RawClaim,
   type SettleResult,
   type Settlement,

@@ -16,12 +16,15 @@ import type {
 import type { SimilarityFacts } from './similarity/facts.ts';
 import type { BudgetState, MemoryReading, Precision } from './ports/device.ts';
 import type { SplitCode, Stage } from './ports/metrics.ts';
+import type { OtherCell } from './ports/queue.ts';
 
 /** What an executor needs of a claimed job of any kind. */
 export interface OrderTerms {
   readonly jobId: string;
   /** Where it was claimed. Left out: the main lane. */
   readonly lane?: Lane | undefined;
+  /** In which cell, where its input and its result are. Left out: at home. */
+  readonly cell?: OtherCell | undefined;
   /** Under which its result is kept. Left out: its id. */
   readonly resultId?: string | undefined;
   readonly token: string;

@@ -259,7 +259,7 @@ function recordsOfRuns(registry: Registry): RunRecords {
   };
 }
 
-type QueueRecords = Pick<Metrics, 'claimingBraked' | 'janitorSwept' | 'laneChosen'>;
+type QueueRecords = Pick<Metrics, 'claimingBraked' | 'janitorSwept' | 'laneChosen' | 'cellHelped'>;
 
 function recordsOfQueue(registry: Registry): QueueRecords {
   return {
@@ -276,6 +276,7 @@ function recordsOfQueue(registry: Registry): QueueRecords {
       registry.set('shoal_janitor_last_sweep_duration_seconds', {}, durationMs / 1_000);
       registry.set('shoal_janitor_last_sweep_timestamp_seconds', {}, Date.now() / 1_000);
     },
+    cellHelped: (cell, jobs) => registry.count('shoal_helped_jobs_total', { cell }, jobs),
     laneChosen({ reason, breakEven }) {
       for (const known of LANE_REASONS)
         registry.set('shoal_main_lane_choice', { reason: known }, reason === known ? 1 : 0);

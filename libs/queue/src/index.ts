@@ -81,6 +81,8 @@ export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadines
 export { CellList, type CellListOptions } from './cells/cell-list.ts';
 export { chooseCell, type CellLoad } from './cells/choose-cell.ts';
 export { PerCell } from './cells/per-cell.ts';
+export { CellsSource, type CellsSourceOptions } from './cells/cells-source.ts';
+export { Helping, type Helped, type HelpingOptions } from './cells/helping.ts';
 export {
   PayloadServers,
   payloadSetOf,

@@ -12,5 +12,6 @@ export {
 } from './redis/connection.ts';
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';
+export { CellStores, type CellStoresOptions } from './payload/cell-stores.ts';
 export { PayloadServers, type PayloadServersOptions } from './payload/payload-servers.ts';
 export { parseReply, type ReplyMessage } from './payload/reply-message.ts';

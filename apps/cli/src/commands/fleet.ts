@@ -262,6 +262,7 @@ export function describe(view: FleetView): string {
     workers.length + starting.length === 0 ? 'no worker is alive\n' : describeWorkers(view),
     describeComparers(workers),
     describeTakers(workers),
+    describeHelpers(workers),
   ]
     .filter((part) => part !== '')
     .join('\n');
@@ -366,6 +367,15 @@ function describeTakers(workers: Workers): string {
     facts?.mainLane === undefined ? [] : [[workerId, facts.mainLane.reason, byLength(facts.mainLane.breakEven)]],
   );
   return takers.length === 0 ? '' : table(TAKER_HEAD, takers);
+}
+
+const HELPER_HEAD = ['WORKER', 'HELPED CELL', 'JOBS OF IT CLAIMED', 'HELD NOW'];
+
+function describeHelpers(workers: Workers): string {
+  const helpers = workers.flatMap(({ workerId, facts }) =>
+    (facts?.helped ?? []).map((one) => [workerId, one.cell, short(one.jobs), short(one.held)]),
+  );
+  return helpers.length === 0 ? '' : table(HELPER_HEAD, helpers);
 }
 
 function ledgerCells(ledger: LedgerFacts | undefined): string[] {

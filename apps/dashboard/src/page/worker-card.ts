@@ -79,9 +79,14 @@ function actionOf(queue: string, workerId: string, isDrained: boolean): Html {
     : html`<p><a class="button small" href="/act/drain?${at}">Drain it</a></p>`;
 }
 
+function helpedText(cell: string, jobs: number, held: number): string {
+  return `the cell ${cell} with ${counted(jobs, 'job', 'jobs')}${held === 0 ? '' : `, has ${amountText(held)} of them now`}`;
+}
+
 function factsList(facts: WorkerFacts, atMs: number): Html {
   const { device, precision, model, host, pid, version, startedMs, claims, poolTokens, budget, card, metricsUrl } =
     facts;
+  const { helped = [] } = facts;
   const rows: readonly (readonly [string, Child])[] = [
     ['Device', `${device}, ${precision}`],
     ['Card', cardText(card)],
@@ -89,6 +94,7 @@ function factsList(facts: WorkerFacts, atMs: number): Html {
     ['Where', `${host}, process ${pid}${version === undefined ? '' : `, Shoal ${version}`}`],
     ['Up for', startedMs === undefined ? undefined : spanText(atMs - startedMs)],
     ['Has claimed', `${counted(claims, 'job', 'jobs')}, ${amountText(poolTokens)} tokens wait in its pool`],
+    ...helped.map(({ cell, jobs, held }) => ['Helped', helpedText(cell, jobs, held)] as const),
     [
       'Budget',
       budget === undefined

@@ -66,6 +66,7 @@ function toQueued(
     order: (remainingMs): JobOrder => ({
       jobId: claim.jobId,
       lane: claim.lane,
+      ...(claim.cell !== undefined && { cell: claim.cell }),
       resultId: resultIdFor(claim),
       token: claim.token,
       queuedMs: claim.queuedMs,

@@ -15,7 +15,7 @@
 // its open jobs to the next.
 
 import { BufferPool } from '../base/buffer-pool.ts';
-import { Committer } from './commit.ts';
+import { Committers, byCell } from './committers.ts';
 import { already, beyondForm, failed, tooLarge, tooLate, unsound, unstarted } from './endings.ts';
 import { embedResult, embedValue, repeatedValue } from './embed-result.ts';
 import { Filler, type Filled } from './fill.ts';
@@ -24,6 +24,7 @@ import {
   ShoalError,
   type ModelKind,
   invariant,
+  isShoalError,
   unreachable,
   DEFAULT_TENANT,
   mainTenant,
@@ -56,6 +57,7 @@ import type { BatchTokenizer } from '../ports/tokenizer.ts';
 import type { Clock } from '../ports/clock.ts';
 import type { Logger } from '../ports/logger.ts';
 import type { PayloadStore } from '../ports/payload.ts';
+import type { OtherCell } from '../ports/queue.ts';
 import type { SplitCode } from '../ports/metrics.ts';
 import type { FaultPoints } from '../base/fault-points.ts';
 import type { FromExecutor, JobOrder, JobOutcome, ToExecutor } from '../protocol.ts';
@@ -67,6 +69,11 @@ export interface ExecutorLimits extends WindowLimits {
 
 export interface ExecutorParts {
   readonly store: PayloadStore;
+  /**
+   * Of another cell, for jobs that were claimed there. It answers in any case: what cannot be read throws
+   * QUEUE_UNREACHABLE, what cannot be written has lost its lease. Left out: there are none.
+   */
+  readonly storeIn?: ((cell: OtherCell) => Pick<PayloadStore, 'read' | 'commit'>) | undefined;
   readonly backend: InferenceBackend;
   readonly budget: BatchBudget;
   readonly tokenizer: BatchTokenizer;
@@ -98,7 +105,7 @@ type RanOut = Extract<RunResult, { ok: false }>['outOfVram'];
 export class Executor {
   private readonly parts: ExecutorParts;
   private readonly filler: Filler;
-  private readonly committer: Committer<OpenJob>;
+  private readonly committers: Committers<OpenJob>;
   private readonly slots: Slots;
   private readonly cutLimits: CutLimits;
   private readonly pool = new Pool<Row>();
@@ -124,9 +131,12 @@ export class Executor {
     this.stages = new StageTimes(parts);
     this.filler = new Filler({ ...parts, tokenizer: timedTokenizer(parts.tokenizer, this.stages) });
     this.orders = new OpenOrders((outcomes) => this.report(outcomes));
-    this.committer = new Committer({
+    this.committers = new Committers({
       ...parts,
-      store: { commit: (...asked) => this.stages.during('commit', () => parts.store.commit(...asked)) },
+      storeIn: (cell) => {
+        const store = this.storeIn(cell);
+        return { commit: (...asked) => this.stages.during('commit', () => store.commit(...asked)) };
+      },
       resultOf: (job) => embedResult(parts, job),
       valueOf: (job) => embedValue(parts, job),
       onCommitted: (answers) => this.conclude(answers),
@@ -163,8 +173,8 @@ export class Executor {
     this.giveBack((job) => !job.isBegun || this.isRecycled);
     this.isQueueDrained = true;
     this.pump();
-    while (this.running.size > 0 || this.committer.busy !== undefined)
-      await Promise.all([...this.running, this.committer.busy]);
+    while (this.running.size > 0 || this.committers.busy !== undefined)
+      await Promise.all([...this.running, this.committers.busy]);
     this.giveBack(() => this.isRecycled); // recycled while it stopped
     invariant(this.orders.size === 0 && this.again.size === 0, 'nothing is open once nothing runs');
     this.stages.stop();
@@ -179,12 +189,37 @@ export class Executor {
     this.isQueueDrained = isQueueDrained;
     this.drop(fresh.map((order) => order.jobId)); // older claims of the same jobs on this worker
     this.orders.want(fresh);
-    const filled = this.fill(fresh, this.parts.clock.nowMs()).finally(() => this.filling.delete(filled));
+    for (const [cell, those] of byCell(fresh, (order) => order.cell)) this.beginToFill(those, cell);
+  }
+
+  /** Orders of one cell: none waits for another's server. */
+  private beginToFill(orders: readonly JobOrder[], cell: OtherCell | undefined): void {
+    const filled = this.fill(orders, cell, this.parts.clock.nowMs()).finally(() => this.filling.delete(filled));
     this.filling.add(filled);
   }
 
-  private async fill(orders: readonly JobOrder[], arrivedMs: number): Promise<void> {
-    const filled = await this.stages.during('fill', () => this.filler.fill(orders));
+  private storeIn(cell: OtherCell | undefined): Pick<PayloadStore, 'read' | 'commit'> {
+    if (cell === undefined) return this.parts.store;
+    invariant(this.parts.storeIn !== undefined, 'only an executor that knows other cells gets jobs of them');
+    return this.parts.storeIn(cell);
+  }
+
+  /** Undefined where another cell does not give them. */
+  private async read(orders: readonly JobOrder[], cell: OtherCell | undefined): Promise<Filled[] | undefined> {
+    try {
+      return await this.filler.fill(orders, this.storeIn(cell));
+    } catch (error) {
+      if (cell === undefined || !isShoalError(error, 'QUEUE_UNREACHABLE')) throw error;
+      return undefined;
+    }
+  }
+
+  private async fill(orders: readonly JobOrder[], cell: OtherCell | undefined, arrivedMs: number): Promise<void> {
+    const filled = await this.stages.during('fill', () => this.read(orders, cell));
+    if (filled === undefined) {
+      this.report(orders.flatMap((order) => (this.orders.arrived(order) ? [unstarted(order)] : [])));
+      return this.pump();
+    }
     const pooled = orders.flatMap((order, i) => {
       if (!this.orders.arrived(order)) return []; // dropped while its input was read
       const tokens = this.admit(order, filled[i]!, arrivedMs);
@@ -335,7 +370,7 @@ export class Executor {
     if (refused.length > 0) this.refuse(refused, isExact);
     const large = this.parts.isNormalized === false ? done.filter((job) => isBeyondItsForm(job)) : [];
     this.end(large, beyondForm);
-    this.committer.add(large.length === 0 ? done : done.filter((job) => !large.includes(job)));
+    this.committers.add(large.length === 0 ? done : done.filter((job) => !large.includes(job)));
   }
 
   /**

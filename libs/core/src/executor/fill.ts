@@ -50,9 +50,9 @@ export class Filler {
     this.maker = parts.kind === 'reranker' ? new PairRows(parts) : new TextRows(parts);
   }
 
-  /** One value per order, in order. */
-  async fill(orders: readonly JobOrder[]): Promise<Filled[]> {
-    const reads = await this.parts.store.read(
+  /** One value per order, in order. `store`: where their inputs are. */
+  async fill(orders: readonly JobOrder[], store: Pick<PayloadStore, 'read'> = this.parts.store): Promise<Filled[]> {
+    const reads = await store.read(
       orders.map((order) => ({
         jobId: order.jobId,
         resultId: order.resultId,

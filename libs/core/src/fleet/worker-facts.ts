@@ -86,6 +86,8 @@ export interface WorkerFacts extends WorkerLoad {
   readonly similarity?: SimilarityFacts | undefined;
   /** Those that a worker that compares answers from. */
   readonly collections?: readonly CollectionFacts[] | undefined;
+  /** Cells that it helped since it started: jobs that it claimed there, and those of them that it has now. */
+  readonly helped?: readonly { readonly cell: string; readonly jobs: number; readonly held: number }[] | undefined;
   /**
    * Why a CPU worker takes from the main lane or does not, and from which backlog on, in tokens, that shortens the
    * total time.

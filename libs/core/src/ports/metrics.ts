@@ -91,6 +91,8 @@ export interface Metrics {
   claimingBraked(reason: 'memory' | 'unread' | undefined): void;
   /** What a CPU worker takes from the main lane now. */
   laneChosen(choice: LaneChoice): void;
+  /** So many bulk jobs of another cell were claimed. */
+  cellHelped(cell: string, jobs: number): void;
   /** The janitor of this worker has swept its queue. */
   janitorSwept(findings: SweepFindings): void;
   executorReady(pid: number): void;
@@ -115,6 +117,7 @@ export const noMetrics: Metrics = {
   stageTook: () => undefined,
   claimingBraked: () => undefined,
   laneChosen: () => undefined,
+  cellHelped: () => undefined,
   janitorSwept: () => undefined,
   executorReady: () => undefined,
   executorLost: () => undefined,

@@ -3,11 +3,20 @@
 
 import type { Failure, HandOver, JobReturn, Lane } from '@shoal/contract';
 
+/** Another queue server whose jobs this worker runs while it has none of its own. */
+export interface OtherCell {
+  readonly name: string;
+  /** As the setting `redisUrl`. */
+  readonly address: string;
+}
+
 /** A job under a lock, as it was found: nothing in it has been checked. */
 export interface RawClaim {
   readonly jobId: string;
   /** Where it was claimed, and so where its lock is. Left out: the main lane. */
   readonly lane?: Lane | undefined;
+  /** In which cell. Left out: at home. */
+  readonly cell?: OtherCell | undefined;
   /** This claim's lock token; a result is committed only while the lock still has it. */
   readonly token: string;
   readonly name: string;

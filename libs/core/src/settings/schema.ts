@@ -303,6 +303,13 @@ export const settingsSchema = z.strictObject({
   hybridAgeMs: durationMs(0, 86_400_000)
     .default(60_000)
     .describe('Age of the job that waits longest from which a CPU worker helps out whatever the rates.'),
+  helpCells: z
+    .enum(['yes', 'no'])
+    .default('yes')
+    .describe(
+      'Where cells are listed: a worker that has nothing to do at home claims bulk jobs of the others, which stay ' +
+        'theirs. no: it claims at home alone.',
+    ),
   claimTimeoutMs: durationMs(1_000, 3_600_000)
     .default(30_000)
     .describe(

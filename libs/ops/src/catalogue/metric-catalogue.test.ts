@@ -47,7 +47,7 @@ test('labels without a closed set are those whose values the machine or the flee
     Object.entries(labels).flatMap(([label, of]) => (of === FEW ? label : [])),
   );
   expect([...new Set(open)].sort()).toEqual(
-    ['commit', 'device', 'encoder', 'gpu_uuid', 'kind', 'model', 'precision', 'queries', 'queue'].concat([
+    ['cell', 'commit', 'device', 'encoder', 'gpu_uuid', 'kind', 'model', 'precision', 'queries', 'queue'].concat([
       'revision',
       'route',
       'status',

@@ -277,6 +277,14 @@ export const OF_WORKERS = {
     mayLack: ['gpu_uuid'],
   },
 
+  // ---- for other cells
+  shoal_helped_jobs_total: {
+    type: 'counter',
+    unit: 'jobs',
+    help: 'Bulk jobs of another cell that this worker claimed because it had none of its own.',
+    labels: { cell: FEW },
+  },
+
   // ---- what a CPU worker decides
   shoal_main_lane_choice: {
     type: 'gauge',

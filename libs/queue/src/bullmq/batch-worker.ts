@@ -20,6 +20,8 @@ export interface BatchWorkerOptions {
   readonly stalledCheckMs: number;
   /** A field of a job's hash; of those that have it a claim says so. */
   readonly mark?: string | undefined;
+  /** See ClaimTerms. */
+  readonly isBulkAlone?: boolean | undefined;
   /** Of finished jobs whose producer did not say; left out: as many as those of other workers. */
   readonly keep?: KeptJobs | undefined;
 }
@@ -57,6 +59,7 @@ export class BatchWorker extends Worker {
   private readonly leaseMs: number;
   private readonly place: Pick<BatchWorkerOptions, 'connection' | 'prefix' | 'queue'>;
   private readonly mark: string | undefined;
+  private readonly isBulkAlone: boolean | undefined;
   /** Ids of claims that are on their way out of BullMQ's code, which drops fields that it does not know. */
   private readonly marked = new Set<string>();
   private tokens = 0;
@@ -78,6 +81,7 @@ export class BatchWorker extends Worker {
     this.tokenPrefix = options.tokenPrefix;
     this.leaseMs = options.leaseMs;
     this.mark = options.mark;
+    this.isBulkAlone = options.isBulkAlone;
     this.place = options;
   }
 
@@ -101,9 +105,10 @@ export class BatchWorker extends Worker {
 
   async untilReady(): Promise<void> {
     await this.waitUntilReady();
-    await joinClaims(this, this.place.connection, (jobId, fields) => {
+    const onClaimed = (jobId: string, fields: readonly unknown[]): void => {
       if (fields.some((name, at) => at % 2 === 0 && name === this.mark)) this.marked.add(jobId);
-    });
+    };
+    await joinClaims(this, this.place.connection, { onClaimed, isBulkAlone: this.isBulkAlone });
     this.blocking = await this.getBackend().blockingClient;
   }
 

@@ -29,8 +29,18 @@ interface Waiting {
 /** Told of each job that is claimed: its hash, names and values by turns. */
 export type OnClaimed = (jobId: string, fields: readonly unknown[]) => void;
 
+export interface ClaimTerms {
+  readonly onClaimed?: OnClaimed | undefined;
+  /** Bulk jobs alone are claimed. Where BullMQ has to be asked itself it gives whatever is next. */
+  readonly isBulkAlone?: boolean | undefined;
+}
+
 /** From now on the claims that this worker asks for in one microtask travel together. */
-export async function joinClaims(worker: Worker, connection: Redis, onClaimed?: OnClaimed): Promise<void> {
+export async function joinClaims(
+  worker: Worker,
+  connection: Redis,
+  { onClaimed, isBulkAlone = false }: ClaimTerms = {},
+): Promise<void> {
   const backend = worker.getBackend();
   const executeAlone = backend.execCommand.bind(backend);
   const told = (reply: unknown): unknown => {
@@ -39,6 +49,7 @@ export async function joinClaims(worker: Worker, connection: Redis, onClaimed?: 
   };
   const send = async (batch: readonly Waiting[]): Promise<void> => {
     const shared = batch[0]!.values.slice(0, CLAIM_JOBS.keyCount + 2);
+    if (isBulkAlone) shared[CLAIM_JOBS.keyCount + 1] = `${String(shared[CLAIM_JOBS.keyCount + 1])}b`;
     try {
       const replies = await claim(connection, [
         ...shared,

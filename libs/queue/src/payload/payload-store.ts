@@ -30,6 +30,8 @@ export interface PayloadStoreOptions {
   readonly cpuQueue?: string | undefined;
   /** Where large bodies go of jobs whose readers know them; closed by `stop`. Left out: everything by the queue server. */
   readonly payloads?: PayloadServers | undefined;
+  /** They are another store's, which closes them. */
+  readonly keepsPayloads?: boolean | undefined;
   readonly log: Logger;
 }
 
@@ -161,7 +163,7 @@ export class RedisPayloadStore implements PayloadStore {
     this.end.abort();
     await Promise.all([
       ...[this.connection, this.urgentWriter, ...this.writers].map((connection) => closeConnection(connection)),
-      this.options.payloads?.close(),
+      this.options.keepsPayloads === true ? undefined : this.options.payloads?.close(),
     ]);
   }
 

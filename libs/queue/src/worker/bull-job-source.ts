@@ -120,6 +120,11 @@ export class BullJobSource implements JobSource {
     return this.whereAllowed(limit, (bursts, allowed) => bursts.claimUrgent(allowed));
   }
 
+  /** Of a source that claims bulk alone: up to `limit` jobs that can be had now. Does not wait. */
+  claimBulk(limit: number): Promise<readonly RawClaim[]> {
+    return this.whereAllowed(limit, (bursts, allowed) => bursts.claimBulk(allowed));
+  }
+
   private whereAllowed(
     limit: number,
     take: (bursts: ClaimBursts, allowed: number) => Promise<TakenJob[]>,
@@ -181,6 +186,11 @@ export class BullJobSource implements JobSource {
     if (isCancelled) void this.parts.cancels.forget(jobId);
     this.forget(jobId, token);
     return result;
+  }
+
+  /** Of jobs whose endings were settled and not announced, where nobody else announces at this server. Never throws. */
+  async announce(announcements: readonly Announcement[]): Promise<void> {
+    await this.parts?.announcer.announce(announcements);
   }
 
   onLeaseLost(listener: (jobId: string) => void): void {

@@ -100,6 +100,13 @@ export class ClaimBursts {
     return count === 0 ? [] : this.collect(this.options.takeNow(count));
   }
 
+  /** At most `limit` jobs of a worker that claims bulk alone, or none. One call at a time, counted with `claim`. */
+  async claimBulk(limit: number): Promise<TakenJob[]> {
+    const line = await unlessAborted(this.options.signal, this.orderAll());
+    const count = Math.min(limit, line?.placed ?? 0);
+    return count === 0 ? [] : this.collect(this.options.takeNow(count));
+  }
+
   /** Resolves when no call is under way any more. */
   async settled(): Promise<void> {
     await Promise.all(this.late);

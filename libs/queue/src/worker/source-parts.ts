@@ -51,6 +51,8 @@ export interface BullJobSourceOptions {
   readonly isUnsafeAllowed?: boolean | undefined;
   /** Another source of this process says what is doubtful about the server. */
   readonly isServerTold?: boolean | undefined;
+  /** Bulk jobs alone are claimed, with `claimBulk`. */
+  readonly isBulkAlone?: boolean | undefined;
   /** How many finished jobs stay; left out: 1,000 completed and 5,000 failed ones. */
   readonly keep?: KeptJobs | undefined;
   /** The newest version of jobs that the worker reads: what is parked of it is let go. Left out: none. */
@@ -72,6 +74,7 @@ export interface SourceParts {
   readonly bursts: ClaimBursts;
   readonly brake: ClaimBrake;
   readonly endings: JobEndings;
+  readonly announcer: RedisAnnouncer;
   readonly completions: Completions;
   readonly cancels: CancelListener;
   readonly mender: KeyMender;
@@ -167,7 +170,7 @@ export function assembleParts(options: BullJobSourceOptions, wiring: SourceWirin
     onChange: options.onBrake,
     signal: claimingEnd,
   });
-  return { facts, worker, bursts, brake, endings, completions, cancels, mender, clockWatch, parking, start };
+  return { facts, worker, bursts, brake, endings, announcer, completions, cancels, mender, clockWatch, parking, start };
 }
 
 /** Nothing is known of a worker without a name: its leases bring back what it had. */
@@ -202,6 +205,7 @@ function openWorker(options: BullJobSourceOptions, connection: Redis, mender: Ke
     keep,
     tokenPrefix: tokenPrefixOf(workerName),
     mark: CANCEL_MARK,
+    isBulkAlone: options.isBulkAlone,
   });
   worker.on('error', (error) => {
     mender.met(error);

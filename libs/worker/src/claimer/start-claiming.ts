@@ -77,6 +77,8 @@ export interface WorkerKind {
   readonly jobVersion: number;
   /** The most rows that it takes of a job; left out: 256. */
   readonly maxJobRows?: number;
+  /** Whether it runs jobs of other cells while it has none. Default: it does not. */
+  readonly helps?: boolean;
   /** Its set of payload servers. */
   readonly payloads?: string | undefined;
   /** Undefined where nothing but this serves the queue. */
@@ -224,7 +226,7 @@ interface LanesParts extends WorkerId {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, jobVersion, maxJobRows, payloads, besides }: WorkerKind,
+  { queue, cpuQueue, jobVersion, maxJobRows, payloads, besides, service, helps = false }: WorkerKind,
   { card, workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
@@ -252,7 +254,10 @@ function lanesOf(
         recorder.claimingBraked(reason);
       },
     },
-    settings,
+    settings: helps ? settings : { ...settings, helpCells: 'no' },
+    enter: async (address) => {
+      if (service !== undefined) await enterService(service, { redisUrl: address, prefix, queue, log });
+    },
     meter,
     history,
     faults,

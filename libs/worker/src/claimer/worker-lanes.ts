@@ -5,6 +5,8 @@
 import { hostname } from 'node:os';
 import type { Lane } from '@shoal/contract';
 import {
+  homeCell,
+  readCells,
   systemClock,
   type FromExecutor,
   type HistoryMeter,
@@ -18,8 +20,10 @@ import {
 import type { FaultPoints } from '@shoal/core/base';
 import {
   BullJobSource,
+  CellsSource,
   Fleet,
   FleetWatch,
+  Helping,
   HybridGate,
   LanesSource,
   WorkerPresence,
@@ -54,10 +58,12 @@ export interface WorkerLanesOptions {
   readonly payloads?: string | undefined;
   /** What is told of it besides. */
   readonly besides?: (() => Partial<WorkerFacts>) | undefined;
-  readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs'>;
+  readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs' | 'cells' | 'helpCells'>;
+  /** Before it claims anything of another cell. Throws what keeps it from that. */
+  readonly enter?: ((redisUrl: string) => Promise<void>) | undefined;
   readonly meter: LoadMeter;
   readonly history: HistoryMeter;
-  readonly metrics: Pick<Metrics, 'laneChosen'>;
+  readonly metrics: Pick<Metrics, 'laneChosen' | 'cellHelped'>;
   readonly faults: FaultPoints;
   readonly log: Logger;
 }
@@ -81,9 +87,10 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   const gate = gateOf(options);
   const lanes = lanesOf(options);
   const served = servedLanes(options, gate);
+  const helping = helpingOf(options);
   const standing = new Standing(options);
   const startedMs = Math.round(options.serverNowMs());
-  const drain = new Drain(workerId, served, standing, log);
+  const drain = new Drain({ workerId, lanes: [served.main, served.cpu, helping], standing, log });
   const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const presence = await WorkerPresence.connect({
@@ -93,7 +100,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       workerId,
       log,
       lanes: lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
-      facts: () => ({ ...factsOf(options, lanes, standing, gate), startedMs }),
+      facts: () => ({ ...factsOf(options, lanes, standing, gate), startedMs, ...helpedIn(helping) }),
       history: () => options.history.take(),
     });
     const watch = new FleetWatch({
@@ -108,7 +115,8 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       await watch.stop();
       await Promise.all([presence.stop(), fleet.close()]);
     };
-    const source = sourceOf(served, gate);
+    const home = sourceOf(served, gate);
+    const source = helping === undefined ? home : new CellsSource({ home, helping });
     return { source, stop, standing, left: drain.left, show: () => presence.start() };
   } catch (error) {
     await fleet.close();
@@ -156,6 +164,44 @@ function servedLanes({ source, cpuQueue, faults }: WorkerLanesOptions, gate: Hyb
       };
 }
 
+/** Undefined where there is no other cell to help, or none is to be helped. */
+function helpingOf(options: WorkerLanesOptions): Helping | undefined {
+  const { source, cpuQueue, settings, ready, jobVersion, maxJobRows, payloads, workerName, metrics, enter, log } =
+    options;
+  const { cells, hybrid, helpCells } = settings;
+  if (cells === undefined || helpCells === 'no' || (isCpuWorker(options) && hybrid === 'never')) return undefined;
+  const { redisUrl, prefix, queue } = source;
+  const home = homeCell(readCells(cells), redisUrl).name;
+  const { device, model } = ready;
+  return new Helping({
+    cells,
+    home,
+    prefix,
+    queue,
+    log,
+    own: { device, model, jobVersion, maxJobRows, payloads },
+    onHelped: (cell, jobs) => metrics.cellHelped(cell, jobs),
+    enter,
+    open: ({ address }) =>
+      new BullJobSource({
+        ...source,
+        redisUrl: address,
+        // not the name of its own: a worker of that cell may have it
+        workerName: `help-${home}-${workerName}`.slice(0, 64),
+        isNameChosen: false,
+        isServerTold: true,
+        isBulkAlone: true,
+        handOverTo: isCpuWorker(options) ? undefined : cpuQueue,
+        onServerTime: undefined,
+        onBrake: undefined,
+      }),
+  });
+}
+
+function helpedIn(helping: Helping | undefined): Pick<WorkerFacts, 'helped'> {
+  return helping === undefined || helping.helped.length === 0 ? {} : { helped: helping.helped };
+}
+
 function sourceOf({ main, cpu }: ServedLanes, gate: HybridGate | undefined): JobSource {
   return gate === undefined || cpu === undefined ? main : new LanesSource({ cpu, main, gate });
 }
@@ -175,19 +221,21 @@ function follow(
   };
 }
 
+interface DrainParts {
+  readonly workerId: string;
+  /** What is told to claim nothing. */
+  readonly lanes: readonly ({ drain(isDrained: boolean): void } | undefined)[];
+  readonly standing: Standing;
+  readonly log: Logger;
+}
+
 /** Claims nothing while the fleet says that this worker, or every one, is drained; and hears that it is to end. */
 class Drain {
-  private readonly workerId: string;
-  private readonly lanes: ServedLanes;
-  private readonly standing: Standing;
-  private readonly log: Logger;
+  private readonly parts: DrainParts;
   private readonly leaving = Promise.withResolvers<void>();
 
-  constructor(workerId: string, lanes: ServedLanes, standing: Standing, log: Logger) {
-    this.workerId = workerId;
-    this.lanes = lanes;
-    this.standing = standing;
-    this.log = log;
+  constructor(parts: DrainParts) {
+    this.parts = parts;
   }
 
   get left(): Promise<void> {
@@ -195,7 +243,7 @@ class Drain {
   }
 
   see(view: FleetView): void {
-    const { workerId, standing, log } = this;
+    const { workerId, lanes, standing, log } = this.parts;
     const own = view.workers.find((worker) => worker.workerId === workerId);
     if (own?.isLeaving === true) this.leaving.resolve();
     standing.isPaused = own?.lanes.every((lane) => view.lanes[lane].isPaused) ?? false;
@@ -206,7 +254,7 @@ class Drain {
       { workerId },
       isDrained ? 'drained: nothing is claimed until this worker is resumed' : 'resumed, claiming again',
     );
-    for (const lane of [this.lanes.main, this.lanes.cpu]) lane?.drain(isDrained);
+    for (const lane of lanes) lane?.drain(isDrained);
   }
 }
 

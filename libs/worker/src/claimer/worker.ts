@@ -60,6 +60,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     readJob: READ_JOBS[model.kind],
     jobVersion: Math.max(...EMBED_JOB_VERSIONS),
     maxJobRows: MAX_ROWS_PER_JOB,
+    helps: true,
     payloads:
       settings.payloadServers === undefined || model.kind !== 'embedder'
         ? undefined

@@ -14,7 +14,7 @@ import {
 } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { PayloadServers, RedisPayloadStore } from '@shoal/queue/payload';
+import { CellStores, PayloadServers, RedisPayloadStore } from '@shoal/queue/payload';
 import { openDevice } from '../device/open-device.ts';
 import { openDeviceBudget } from '../measure/device-budget.ts';
 import type { DeviceBudget } from '../measure/device-budget-parts.ts';
@@ -36,11 +36,12 @@ interface Parts {
   readonly backend: InferenceBackend;
   readonly deviceBudget: DeviceBudget;
   readonly store: RedisPayloadStore;
+  readonly others: CellStores;
 }
 
 await executorProcess<ExecutorSettings, JobOrder>(async (own) => {
   const parts = await openParts(own);
-  const { backend, deviceBudget, tokenizer, store } = parts;
+  const { backend, deviceBudget, tokenizer, store, others } = parts;
   const executor = startExecutor(own, parts);
   return {
     handle: (message) => executor.handle(message),
@@ -48,7 +49,8 @@ await executorProcess<ExecutorSettings, JobOrder>(async (own) => {
       deviceBudget.stop();
       await executor.stop();
       await backend.stop();
-      await Promise.all([tokenizer.stop(), store.stop()]);
+      await Promise.all([tokenizer.stop(), others.stop()]);
+      await store.stop();
     },
   };
 });
@@ -74,21 +76,22 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const backend = await openBackend(settings, log, model, ownTokenizer);
   const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
   await warmShapes(backend, deviceBudget.budget, maxTokens, log);
-  return { model, tokenizer, backend, deviceBudget, store: await connecting };
+  return { model, tokenizer, backend, deviceBudget, ...(await connecting) };
 }
 
-async function connectStore(settings: ExecutorSettings, log: Logger): Promise<RedisPayloadStore> {
+async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pick<Parts, 'store' | 'others'>> {
   const { redisUrl, prefix, queue, cpuQueue, payloadServers } = settings;
   const clientName = `shoal:executor:${queue}`;
   const payloads =
     payloadServers === undefined ? undefined : await PayloadServers.connect({ payloadServers, clientName, log });
-  return RedisPayloadStore.connect({ redisUrl, prefix, queue, cpuQueue, payloads, log });
+  const options = { prefix, queue, cpuQueue, payloads, log };
+  return { store: await RedisPayloadStore.connect({ ...options, redisUrl }), others: new CellStores(options) };
 }
 
 /** Tells the claimer that it may send work. */
 function startExecutor(
   { settings, log, tell }: ExecutorProcess<ExecutorSettings>,
-  { model, tokenizer, backend, deviceBudget, store }: Parts,
+  { model, tokenizer, backend, deviceBudget, store, others }: Parts,
 ): Executor {
   const { budget } = deviceBudget;
   const name = `${settings.served}@${model.revision}`;
@@ -100,6 +103,7 @@ function startExecutor(
   };
   const executor = new Executor({
     store,
+    storeIn: (cell) => others.of(cell),
     tokenizer,
     backend,
     budget,

@@ -13,7 +13,7 @@
 -- KEYS[10] pc: counter of prioritized jobs
 -- KEYS[11] marker: sorted set that idle workers wait for
 -- ARGV[1] jobs: what keys of jobs begin with
--- ARGV[2] now: ms since 1970, by the worker's clock
+-- ARGV[2] now: ms since 1970, by the worker's clock; with "b" behind it for bulk jobs alone
 -- ARGV[3..] of each claim: its options in MessagePack (token, lockDuration, name, limiter)
 -- Answers: for each claim what moveToActive would answer, the error that it would meet, or 1 where BullMQ has to be
 --   asked itself; then nothing was done
@@ -24,13 +24,19 @@
 -- It asks once for all whether the queue is paused, limited, or has delayed jobs that are due. Where it would have to
 -- limit, or to let a delayed job go, BullMQ's own script does it. Ids under which the queue keeps something of its own
 -- are set aside before a key is touched.
+--
+-- Where bulk jobs alone are wanted, those among the first 256 in line are taken, whoever is before them; what has no
+-- place yet, or a place that BullMQ gave it, is nobody's then. Places of interactive jobs are odd.
 -- @include "../../redis/lua/includes/set-aside.lua"
 local waitKey, activeKey, lineKey, eventsKey, delayedKey = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local metaKey, counterKey, markerKey = KEYS[9], KEYS[10], KEYS[11]
-local jobPrefix, now, wanted = ARGV[1], ARGV[2], #ARGV - 2
+local jobPrefix, wanted = ARGV[1], #ARGV - 2
+local now, bulk = string.match(ARGV[2], '^(%d+)(b?)$')
+local isBulkAlone = bulk == 'b'
 local answers = {}
 -- Delayed jobs that BullMQ's script lets go in one call.
 local MOST_PROMOTED = 1000
+local MOST_LOOKED_AT = 256
 
 local function setReservedAside(ids, remove)
   local isOne = false
@@ -68,6 +74,21 @@ if isDue or concurrency or mostInTime or cmsgpack.unpack(ARGV[3])['limiter'] the
     answers[at] = 1
   end
   return answers
+end
+
+local function takeBulkIds()
+  local line, ids = redis.call('ZRANGE', lineKey, 0, MOST_LOOKED_AT - 1, 'WITHSCORES'), {}
+  for at = 1, #line, 2 do
+    local id, place = line[at], tonumber(line[at + 1])
+    if #ids < wanted and place < 0 and place % 2 == 0 and not reservedKind(id) then
+      ids[#ids + 1] = id
+    end
+  end
+  if #ids > 0 then
+    redis.call('ZREM', lineKey, unpack(ids))
+    redis.call('LPUSH', activeKey, unpack(ids))
+  end
+  return ids
 end
 
 -- Those without a place first, as BullMQ does; an id that begins with "0:" is an old marker, no job.
@@ -136,7 +157,7 @@ local function begin(id, options)
   return { redis.call('HGETALL', job), id, 0, 0 }
 end
 
-local ids = isPaused and {} or takeIds()
+local ids = isPaused and {} or isBulkAlone and takeBulkIds() or takeIds()
 for at = 1, wanted do
   answers[at] = ids[at] and begin(ids[at], cmsgpack.unpack(ARGV[2 + at])) or nothing
 end
