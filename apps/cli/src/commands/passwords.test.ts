@@ -5,8 +5,6 @@ import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { Sandbox, says } from '../testing/shoal-process.ts';
 
-vi.setConfig({ testTimeout: 120_000 }); // a handful of processes
-
 const MARK = 'Hunter2Marker';
 const box = new Sandbox();
 let server: TestServer;
@@ -42,16 +40,23 @@ test('of addresses that are none, wherever they were given', async () => {
   }
 });
 
-test('of the one that is used: in what is printed, in logs, and in the list of processes', async () => {
+test('of the one that is used: in what is printed, in logs, metrics and pages, and in the list of processes', async () => {
   const environment = { LOG_LEVEL: 'debug', SHOAL_HTTP_PORT: '0', SHOAL_DASHBOARD_PORT: '0' };
   const up = box.start(['up', '--json', '--device', 'sim:8000', '--redis-url', url], { environment, folder: box.root });
   let stdout = '';
   up.child.stdout?.on('data', (text: string) => (stdout += text));
-  await vi.waitUntil(() => stdout.includes('\n'), { timeout: 60_000 });
+  await vi.waitUntil(() => stdout.includes('\n'), { timeout: 110_000 });
   expect(stdout).toContain('redis://***@');
   const seen = box.processes().map(({ command }) => command);
   expect(seen.length).toBeGreaterThan(3);
   expect(seen.filter((command) => command.includes(MARK))).toEqual([]);
+  const { http, dashboard } = JSON.parse(stdout) as { readonly http: string; readonly dashboard: string };
+  const worker = await vi.waitUntil(() => /"url":"(http:[^"]+)\/metrics"/.exec(up.stderr())?.[1], { timeout: 110_000 });
+  for (const page of [`${http}/metrics`, `${dashboard}/metrics`, `${worker}/metrics`, `${worker}/readyz`, dashboard]) {
+    const answer = await (await fetch(page)).text();
+    expect(answer).toMatch(/shoal|ready/i);
+    expect(answer).not.toContain(MARK);
+  }
   await server.kill9();
   await says(up, 'queue server lost');
   up.child.kill('SIGTERM');
