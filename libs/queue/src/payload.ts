@@ -13,5 +13,6 @@ export {
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';
 export { CellStores, type CellStoresOptions } from './payload/cell-stores.ts';
+export { PartLedger, type PartLedgerOptions } from './payload/part-ledger.ts';
 export { PayloadServers, type PayloadServersOptions } from './payload/payload-servers.ts';
 export { parseReply, type ReplyMessage } from './payload/reply-message.ts';

@@ -9,8 +9,10 @@ import type { Settings } from '@shoal/core';
 import { expectEmbedder, type StoredModel } from '@shoal/models';
 import {
   carriedOf,
+  isPartsOutput,
   refuseBinaryToTerminal,
   refuseDimensions,
+  refuseFlagsOfParts,
   refuseFlagsOfSinks,
   refuseFlagsWithoutEffect,
   refuseLostColumns,
@@ -76,6 +78,8 @@ import { parseSink } from '../sinks/sink.ts';
 import { say, type Terminal } from '../terminal.ts';
 
 export async function embed(terminal: Terminal, files: readonly string[], given: EmbedFlags): Promise<void> {
+  if (isPartsOutput(given)) return (await import('./embed-parts.ts')).embedParts(terminal, files, given);
+  refuseFlagsOfParts(given);
   const flags = withLong(given);
   const settings = await settingsOf(terminal, flags);
   refuseSilentTerminal(terminal, files);

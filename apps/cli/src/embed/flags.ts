@@ -41,6 +41,16 @@ export interface EmbedFlags {
   readonly class?: 'interactive' | 'bulk';
   /** Milliseconds. */
   readonly waitLimit?: number;
+  /** Of a run of parts: rows of each. */
+  readonly partRows?: number;
+  /** The parts are left to the workers. */
+  readonly workersOnly?: boolean;
+  /** What is not done of a run of parts is taken back. */
+  readonly cancel?: boolean;
+  /** Its objects are compared with the checksums of its manifest. */
+  readonly verify?: boolean;
+  /** A setting, as it was typed. */
+  readonly maxTokens?: unknown;
   /** A report on standard output, which has no rows then. */
   readonly json?: boolean;
   readonly quiet?: boolean;
@@ -187,4 +197,21 @@ export function refuseMissingPrompt(
 ): void {
   if (prompt === undefined || promptText(model, prompt) !== undefined) return;
   throw new ShoalError('USAGE', `--prompt ${prompt}: the model ${model.name} ${missingPrompt(model)}`);
+}
+
+/** A run of parts goes into a folder, which is named as one. */
+export function isPartsOutput({ output }: EmbedFlags): boolean {
+  return output !== undefined && output.endsWith('/') && !/^\w+:\/\//.test(output);
+}
+
+/** Flags that are about parts, of a command whose output is none of theirs. */
+export function refuseFlagsOfParts({ output, partRows, workersOnly, cancel, verify }: EmbedFlags): void {
+  const given = { '--part-rows': partRows, '--workers-only': workersOnly, '--cancel': cancel, '--verify': verify };
+  const [flag] = Object.entries(given).find(([, value]) => value !== undefined) ?? [];
+  if (flag !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `${flag} is about a run of parts, whose output is a folder of this machine and of its workers (-o FOLDER/, with the ` +
+        `slash), and the output is ${output ?? 'standard output'}`,
+    );
 }

@@ -66,7 +66,8 @@ function addOutputFlags(command: Command): void {
     .option(
       '-o, --output <file>',
       'write to this file (.jsonl, .csv, both also .gz and .zst, .npy, .arrow, .parquet) instead of standard output, or to ' +
-        'an object of S3 (s3://BUCKET/KEY.parquet); it appears when it is complete',
+        'an object of S3 (s3://BUCKET/KEY.parquet); it appears when it is complete. FOLDER/: workers read the files and ' +
+        'write a .parquet for each part of them',
     )
     .addOption(
       new Option(
@@ -93,6 +94,20 @@ function addOutputFlags(command: Command): void {
       '--shard-rows <n>',
       'a file for each n rows: OUT-00000.npy, OUT-00001.npy …; OUT.index.json names them all when they are complete',
       positiveInteger,
+    )
+    .option(
+      '--part-rows <n>',
+      'with -o FOLDER/: rows of a part (default: 262144); row groups of Parquet go together up to it and are not cut',
+      positiveInteger,
+    )
+    .option(
+      '--workers-only',
+      'with -o FOLDER/: leave when all parts are asked for; the same command without it follows',
+    )
+    .option('--cancel', 'with -o FOLDER/: take back what is not done of the run that this command would ask for')
+    .option(
+      '--verify',
+      'with -o FOLDER/: compare the objects of a run that is done with the checksums of its manifest',
     );
 }
 
@@ -104,6 +119,7 @@ Examples:
   shoal embed docs/*.md -o docs.jsonl
   shoal embed huge.jsonl.zst -o huge.npy --shard-rows 1000000 --dtype f16
   PGPASSWORD=… shoal embed docs.jsonl --to postgres://me@db.example/app/docs --create-table
+  shoal embed shards/ -o vectors/ --text-field comment
   shoal embed reviews.parquet --text-field comment -o reviews-embedded.parquet --long chunk
 
 What an interrupted run wrote (Ctrl-C, SIGTERM, an error, a crash) is kept in a hidden .OUTPUT.shoal-partial beside the

@@ -30,7 +30,8 @@ export function readsPointers(
 
 /** Some rows that somebody waits for are answered soonest by the queue server. */
 function isSmall({ data, parsed }: NewJob): boolean {
-  return data.class !== 'bulk' && parsed !== undefined && parsed.rows <= INTERACTIVE_ROWS;
+  const isBulk = 'part' in data || data.class === 'bulk';
+  return !isBulk && parsed !== undefined && parsed.rows <= INTERACTIVE_ROWS;
 }
 
 async function placed(job: NewJob, { payloads, prefix, queue }: LyingBesideParts): Promise<NewJob> {

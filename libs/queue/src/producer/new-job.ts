@@ -5,10 +5,13 @@ import {
   ShoalError,
   checkJobId,
   parseJob,
+  parsePart,
   parseRerankJob,
   parseSimilarityJob,
   type EmbedJob,
   type EmbedJobData,
+  type PartJob,
+  type PartJobData,
   type RerankJob,
   type RerankJobData,
   type SimilarityJob,
@@ -22,13 +25,13 @@ export interface NewJob {
   /** Stable and chosen by the caller: it is what makes adding twice safe. */
   readonly jobId: string;
   /** Default "embed". */
-  readonly name?: 'embed' | 'rerank' | SimilarityKind | undefined;
+  readonly name?: 'embed' | 'rerank' | 'part' | SimilarityKind | undefined;
   /** Must carry its fingerprint, or a conflict could not be seen. */
-  readonly data: EmbedJobData | RerankJobData | SimilarityJobData;
+  readonly data: EmbedJobData | RerankJobData | SimilarityJobData | PartJobData;
   /** SHI1 or SHQ1 bytes; exactly when `data` says that there are some. */
   readonly input?: Buffer | undefined;
   /**
-   * What `parseJob`, `parseRerankJob` or `parseSimilarityJob` made of `data`, fingerprint included, where it is at hand:
+   * What `parseJob` and its like made of `data`, fingerprint included, where it is at hand:
    * nothing is checked twice.
    */
   readonly parsed?: ParsedJob | undefined;
@@ -39,7 +42,7 @@ export interface NewJob {
   readonly mayLieBeside?: boolean | undefined;
 }
 
-type ParsedJob = EmbedJob | RerankJob | SimilarityJob;
+type ParsedJob = EmbedJob | RerankJob | SimilarityJob | PartJob;
 
 export interface AddOptions {
   readonly again?: Again;
@@ -91,9 +94,16 @@ const UNKNOWN_COLUMNS = 16_384;
 /** Of a reranker. */
 const ONE_SCORE_A_ROW = { output: { dtype: 'f32', dimensions: 1 } } as const;
 
+/** Of a part: its pointer is a line, and its rows are read by whoever has it. */
+const PART_ROOM = { rows: 1, input: { form: 'texts', rows: 1 }, output: { dtype: 'f32', dimensions: 256 } } as const;
+
 /** Checks a job, and says what room it needs. */
 export function roomFor(newJob: NewJob): WantedRoom {
   const { data, input, parsed: job = parsedOf(newJob) } = newJob;
+  if ('part' in job) {
+    checkWhole(newJob, job.fingerprint, true);
+    return { job: { ...job, ...PART_ROOM }, inputBytes: JSON.stringify(data).length };
+  }
   if (!('request' in job)) {
     checkWhole(newJob, job.fingerprint, job.input.form === 'inline');
     return { job: 'output' in job ? job : { ...job, ...ONE_SCORE_A_ROW }, inputBytes: input?.length ?? 0 };
@@ -107,6 +117,7 @@ export function roomFor(newJob: NewJob): WantedRoom {
 
 function parsedOf({ jobId, name = 'embed', data }: NewJob): ParsedJob {
   if (name === 'embed') return parseJob(jobId, name, data);
+  if (name === 'part') return parsePart(jobId, name, data);
   return name === 'rerank' ? parseRerankJob(jobId, name, data) : parseSimilarityJob(jobId, name, data);
 }
 

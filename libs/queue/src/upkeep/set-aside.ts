@@ -2,7 +2,7 @@
 // under an id that is free, from where a person gives it back to its queue; anything else stays where it was moved to, and
 // is named. Nothing runs unasked: its producer was told of another id, or of a failure.
 
-import { isShoalError, keySpace, parseJob, parseRerankJob, parseSimilarityJob } from '@shoal/contract';
+import { isShoalError, keySpace, parseJob, parsePart, parseRerankJob, parseSimilarityJob } from '@shoal/contract';
 import type { Redis } from '../redis/connection.ts';
 import type { Quarantine } from './quarantine.ts';
 import type { QueuePlace } from './queue-keys.ts';
@@ -56,6 +56,7 @@ async function soundJob(
   try {
     const data: unknown = JSON.parse(text);
     if (name === 'embed') parseJob(id, name, data);
+    else if (name === 'part') parsePart(id, name, data);
     else if (name === 'rerank') parseRerankJob(id, name, data);
     else parseSimilarityJob(id, name, data);
     return { id, name, data, inputOf: setAsideName.slice(0, setAsideName.lastIndexOf(':')) };

@@ -109,7 +109,8 @@ function uuidText(bytes: Uint8Array): string {
 
 const TEXTS = new Set([undefined, 'string', 'enum', 'json']);
 
-function textColumn(parquet: ParquetFile, field: string): number {
+/** The place of the column of texts among all. */
+export function textColumn(parquet: ParquetFile, field: string): number {
   const at = columnNamed(parquet, field, '--text-field');
   const leaf = parquet.leaves[at]!;
   if (leaf.physical !== 'BYTE_ARRAY' || !TEXTS.has(leaf.meaning))

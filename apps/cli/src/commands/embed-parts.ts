@@ -1,0 +1,367 @@
+// `shoal embed FILES -o FOLDER/`: a run of parts (docs/decisions/parts.md). Workers read the files and write the objects;
+// this command cuts, asks, follows and tells. The story is `embedParts`: check what can be checked without a server, cut,
+// look at who would do it and where it would go, ask, follow to the end. It may leave at any time: the same command
+// finds the run again.
+
+import { join, resolve } from 'node:path';
+import { ShoalError, manifestName, partId, partName, partsQueue, queueOf } from '@shoal/contract';
+import { noLog, type Settings } from '@shoal/core';
+import { expectEmbedder, type StoredModel } from '@shoal/models';
+import { Canceller, JobProducer, checkServer, claimingOf, queueService } from '@shoal/queue';
+import { PartLedger } from '@shoal/queue/payload';
+import {
+  refuseDimensions,
+  refuseMissingPrompt,
+  refuseOwnLengths,
+  wantsUnit,
+  withLong,
+  type EmbedFlags,
+} from '../embed/flags.ts';
+import { refuseFieldsWithoutEffect, withInputs, type Input } from '../input/files.ts';
+import { PartsRun } from '../parts/parts-run.ts';
+import { PART_ROWS, STEM, filesIn, namesOf, planParts, type Plan } from '../parts/plan-parts.ts';
+import {
+  checkRoom,
+  makeFolder,
+  readManifest,
+  refuseOtherRun,
+  verifyObjects,
+  writeManifest,
+  type Manifest,
+} from '../parts/run-folder.ts';
+import { fetchModel } from '../processes/fetch-model.ts';
+import { withConnection } from '../processes/queue-connection.ts';
+import { duration, rowProgress, shareProgress } from '../progress.ts';
+import { settingsOf } from '../settings.ts';
+import { print, say, type Terminal } from '../terminal.ts';
+import { commandOf } from '../typed-command.ts';
+
+export async function embedParts(terminal: Terminal, sources: readonly string[], given: EmbedFlags): Promise<void> {
+  const flags = withLong(given);
+  refuseFlagsOfRows(flags);
+  const settings = await settingsOf(terminal, flags);
+  if (sources.length === 0 || sources.includes('-'))
+    throw new ShoalError('USAGE', 'workers cannot read standard input: name files, or folders with files in them');
+  await withInputs(await filesIn(sources), flags.format, async (inputs) => {
+    refuseFieldsWithoutEffect(inputs, flags);
+    await embedFiles(terminal, settings, inputs, flags);
+  });
+}
+
+function refuseFlagsOfRows(flags: EmbedFlags): void {
+  const other = {
+    '--to': flags.to !== undefined,
+    '--output-format': flags.outputFormat !== undefined && flags.outputFormat !== 'parquet',
+    '--shard-rows': flags.shardRows !== undefined,
+    '--long chunk': flags.long === 'chunk',
+    '--resume': flags.resume === true,
+    '--fresh': flags.fresh === true,
+    '--class interactive': flags.class === 'interactive',
+    '--max-tokens': flags.maxTokens !== undefined,
+  };
+  const [flag] = Object.entries(other).find(([, isGiven]) => isGiven) ?? [];
+  if (flag !== undefined)
+    throw new ShoalError(
+      'USAGE',
+      `${flag} has no place in a run of parts, in which workers write a .parquet for each (-o FOLDER/); with -o FILE this ` +
+        'command writes by itself. The same command goes on with a run by itself, and another folder begins one',
+    );
+  const modes = [flags.cancel, flags.verify, flags.workersOnly].filter((one) => one === true);
+  if (modes.length > 1) throw new ShoalError('USAGE', 'give one of --workers-only, --cancel and --verify');
+}
+
+interface Request {
+  readonly settings: Settings;
+  readonly flags: EmbedFlags;
+  readonly inputs: readonly Input[];
+  readonly model: StoredModel;
+  readonly folder: string;
+}
+
+async function embedFiles(
+  terminal: Terminal,
+  settings: Settings,
+  inputs: readonly Input[],
+  flags: EmbedFlags,
+): Promise<void> {
+  const isQuiet = flags.quiet === true;
+  const options = { settings, isQuiet, waitLimitMs: flags.waitLimit };
+  const model = expectEmbedder(await fetchModel(terminal, settings.model, options));
+  refuseDimensions(model, flags.dimensions);
+  refuseMissingPrompt(model, flags.prompt);
+  refuseOwnLengths(model, flags.normalize);
+  const folder = resolve(flags.output!);
+  const request = { settings, flags, inputs, model, folder };
+  const { withServer } = await import('../processes/session.ts');
+  await withServer(terminal, options, async ({ redisUrl, lost }) => {
+    const { prefix } = settings;
+    const signal = AbortSignal.any([terminal.signal, lost]);
+    const isTrial = await withConnection({ redisUrl, prefix, signal }, async (connection) => {
+      const isUnsafeAllowed = settings.unsafeServer === 'warn';
+      for (const warning of (await checkServer(connection, { isUnsafeAllowed })).warnings)
+        if (!isQuiet) say(terminal, warning);
+      return (await queueService(connection, { prefix, queue: queueOf(model) })) === 'simulation';
+    });
+    if (isTrial)
+      say(terminal, 'warning: these workers are for a trial (simServes): the vectors are not those of the model');
+    const queue = partsQueue(model.name);
+    const place = { redisUrl, prefix, queue };
+    const producer = await JobProducer.connect({ ...place, limits: settings });
+    try {
+      const ledger = await PartLedger.connect({ ...place, log: noLog });
+      try {
+        await embedRun(terminal, {
+          ...request,
+          plan: await cut(terminal, request, isTrial),
+          producer,
+          ledger,
+          signal,
+          place,
+        });
+      } finally {
+        await ledger.stop();
+      }
+    } finally {
+      await producer.close();
+    }
+  });
+}
+
+async function cut(terminal: Terminal, { flags, inputs, model, folder }: Request, isTrial: boolean): Promise<Plan> {
+  const { textField, idField, onError, vectorField, prompt, dimensions, truncate } = flags;
+  const all = inputs.reduce((sum, { bytes, parquet }) => sum + (parquet === undefined ? (bytes ?? 0) : 0), 0);
+  const bar = shareProgress(terminal, 'counting lines', flags.quiet !== true && all > 0);
+  let read = 0;
+  try {
+    return await planParts(inputs, {
+      folder,
+      partRows: flags.partRows ?? PART_ROWS,
+      textField,
+      idField,
+      onError,
+      vectorField,
+      dtype: flags.dtype ?? 'f32',
+      withText: flags.withText === true,
+      isTrial,
+      model: {
+        name: `${model.name}@${model.revision}`,
+        truncate,
+        ...(prompt !== undefined && { prompt }),
+        ...(dimensions !== undefined && { dimensions }),
+        ...(wantsUnit(flags, model) && { normalize: true }),
+      },
+      signal: terminal.signal,
+      onBytes: (bytes) => bar.update((read += bytes) / all, 1),
+    });
+  } finally {
+    bar.stop();
+  }
+}
+
+interface OpenRun extends Request {
+  readonly plan: Plan;
+  readonly producer: JobProducer;
+  readonly ledger: PartLedger;
+  readonly signal: AbortSignal;
+  readonly place: { readonly redisUrl: string; readonly prefix: string; readonly queue: string };
+}
+
+async function embedRun(terminal: Terminal, open: OpenRun): Promise<void> {
+  const { flags, folder, plan, producer, ledger, signal } = open;
+  const isQuiet = flags.quiet === true;
+  if (flags.cancel === true) return cancelRun(terminal, open);
+  await makeFolder(folder);
+  const manifest = await readManifest(folder);
+  const listed = await ledger.entries(plan.run);
+  await refuseOtherRun(folder, plan, manifest, async (part) => {
+    const isListed = listed[part.number] !== undefined || manifest?.list[part.number] !== undefined;
+    return isListed || (await ledger.pointer(partId(part))) !== undefined;
+  });
+  const bar = rowProgress(terminal, !isQuiet);
+  const run = new PartsRun({
+    plan,
+    folder,
+    tenant: flags.tenant,
+    producer,
+    ledger,
+    signal,
+    waitLimitMs: flags.waitLimit,
+    onProgress: (rows) => bar.update(rows, plan.rows),
+    onNotice: (message) => say(terminal, message),
+  });
+  try {
+    await run.begin(manifest);
+    if (flags.verify === true) return await verifyRun(terminal, open, run, manifest);
+    await checkBefore(open, run);
+    if (run.done > 0 && run.done < plan.parts.length && !isQuiet)
+      say(terminal, `goes on with run ${plan.run} in ${folder}/: ${run.done} of ${plan.parts.length} parts are done`);
+    if (flags.workersOnly === true) return await leaveToWorkers(terminal, open, run);
+    await followRun(terminal, open, run, bar);
+  } finally {
+    bar.stop();
+  }
+}
+
+/** What would make the run fail is looked for before anything is added. */
+async function checkBefore({ flags, model, folder, plan, producer }: OpenRun, run: PartsRun): Promise<void> {
+  if (run.done === plan.parts.length) return;
+  const workers = await producer.workers();
+  if (workers !== undefined && claimingOf(workers).length === 0)
+    throw new ShoalError(
+      'NOT_SERVED',
+      `no worker of ${model.name} takes parts of files (${partsQueue(model.name)}` +
+        `${workers.length > 0 ? `: ${workers.length} that do are drained` : ''}). Start its workers with partFolders ` +
+        `(SHOAL_PART_FOLDERS), a list of folders that hold these files and ${folder}, as they see them; or write one file ` +
+        'with -o FILE, for which any worker will do',
+    );
+  const share = run.leftRows / plan.rows;
+  const dims = flags.dimensions ?? model.dims;
+  await checkRoom(folder, { rows: run.leftRows, dims, bytes: plan.bytes * share, output: plan.parts[0]!.output });
+}
+
+async function followRun(terminal: Terminal, open: OpenRun, run: PartsRun, bar: { stop(): void }): Promise<void> {
+  const { flags, folder, plan } = open;
+  const [startedMs, before] = [performance.now(), plan.rows - run.leftRows];
+  let text: string;
+  try {
+    text = await run.follow();
+  } catch (error) {
+    bar.stop();
+    await tellLeft(terminal, open, run);
+    throw error;
+  }
+  bar.stop();
+  await writeManifest(folder, plan.parts[0]!, text);
+  const seconds = (performance.now() - startedMs) / 1_000;
+  await tellDone(terminal, open, JSON.parse(text) as Manifest, { seconds, fresh: plan.rows - before });
+  if (flags.quiet === true || flags.json === true || before === 0) return;
+  if (before < plan.rows) say(terminal, `${before.toLocaleString('en')} of the rows were there before`);
+}
+
+async function tellDone(
+  terminal: Terminal,
+  { flags, folder, plan }: OpenRun,
+  { rows, truncated, tokens, refused: skipped, bytes }: Manifest,
+  { seconds, fresh }: { readonly seconds: number; readonly fresh: number },
+): Promise<void> {
+  const manifest = join(folder, manifestName({ stem: STEM }));
+  const parts = plan.parts.length;
+  if (flags.json === true) {
+    const report = {
+      isDone: true,
+      run: plan.run,
+      parts,
+      rows,
+      truncated,
+      tokens,
+      skipped,
+      bytes,
+      output: `${folder}/`,
+      manifest,
+    };
+    return print(terminal, `${JSON.stringify(report)}\n`);
+  }
+  if (flags.quiet === true) return;
+  const pace = fresh < 256 ? '' : ` (${Math.round(fresh / seconds).toLocaleString('en')} texts/s)`;
+  const [first, last] = [plan.parts[0]!, plan.parts.at(-1)!].map(partName);
+  const said = [
+    `${rows.toLocaleString('en')} ${rows === 1 ? 'row' : 'rows'} → ${flags.output!}${first}${parts === 1 ? '' : ` to ${last}`} in ` +
+      `${duration(seconds)}${pace}`,
+    `listed with their checksums in ${flags.output!}${manifestName({ stem: STEM })}`,
+    ...(truncated > 0 ? [`${truncated.toLocaleString('en')} truncated at the model’s length`] : []),
+    ...(skipped > 0 ? [`${skipped.toLocaleString('en')} skipped, listed there`] : []),
+  ];
+  say(terminal, said.join('; '));
+}
+
+/** Nothing of a run is lost when its command ends. */
+async function tellLeft(terminal: Terminal, { flags, plan }: OpenRun, run: PartsRun): Promise<void> {
+  const [done, of] = [run.done, plan.parts.length];
+  if (flags.quiet !== true)
+    say(
+      terminal,
+      `${done} of ${of} parts of run ${plan.run} are done${run.open > 0 ? `; ${run.open} that were asked for go on without this command` : ''}. ` +
+        `The same command goes on: ${again(terminal)}\nwith --cancel it takes back what is not done`,
+    );
+  // print waits for a signal that may have come already
+  if (flags.json === true)
+    terminal.stdout.write(`${JSON.stringify({ isDone: false, run: plan.run, parts: of, done, open: run.open })}\n`);
+}
+
+async function leaveToWorkers(terminal: Terminal, { flags, plan, producer }: OpenRun, run: PartsRun): Promise<void> {
+  const added = await run.addAll();
+  await producer.durable();
+  const [done, of] = [run.done, plan.parts.length];
+  if (flags.json === true)
+    return print(terminal, `${JSON.stringify({ isDone: false, run: plan.run, parts: of, done, open: added })}\n`);
+  if (flags.quiet !== true)
+    say(
+      terminal,
+      `run ${plan.run} is with the workers: ${added} of ${of} parts asked for, ${done} done before; whoever does the last one ` +
+        `writes the manifest. The command without --workers-only follows it: ${again(terminal)}`,
+    );
+}
+
+function again(terminal: Terminal): string {
+  return commandOf(terminal, ['--workers-only', '--cancel', '--verify']);
+}
+
+async function cancelRun(terminal: Terminal, { flags, plan, place, ledger }: OpenRun): Promise<void> {
+  const listed = await ledger.entries(plan.run);
+  const canceller = await Canceller.connect({ ...place, log: noLog });
+  try {
+    const left = plan.parts.filter(({ number }) => listed[number] === undefined).map(partId);
+    const counts = { cancelled: 0, asked: 0, finished: 0, unknown: 0 };
+    for (let at = 0; at < left.length; at += 500)
+      for (const { outcome } of await canceller.cancel(left.slice(at, at + 500))) counts[outcome]++;
+    const done = plan.parts.length - left.length;
+    if (flags.json === true) return await print(terminal, `${JSON.stringify({ run: plan.run, done, ...counts })}\n`);
+    say(
+      terminal,
+      `run ${plan.run}: ${counts.cancelled} waiting parts taken back, ${counts.asked} that run are told to stop, ` +
+        `${done} are done and stay. The same command without --cancel goes on with it`,
+    );
+  } finally {
+    await canceller.close();
+  }
+}
+
+async function verifyRun(
+  terminal: Terminal,
+  { flags, inputs, folder, plan, signal }: OpenRun,
+  run: PartsRun,
+  manifest: Manifest | undefined,
+): Promise<void> {
+  if (manifest === undefined)
+    throw new ShoalError(
+      'USAGE',
+      `${folder}/ has no manifest yet: ${run.done} of ${plan.parts.length} parts of ${namesOf(inputs)} are done, and it is ` +
+        'written with the last one',
+    );
+  const bar = shareProgress(terminal, 'reading', flags.quiet !== true);
+  let read = 0;
+  try {
+    await verifyObjects(folder, manifest.list, {
+      signal,
+      onBytes: (bytes) => bar.update((read += bytes) / Math.max(1, manifest.bytes), 1),
+    });
+  } finally {
+    bar.stop();
+  }
+  await tellVerified(terminal, flags, manifest, folder);
+}
+
+async function tellVerified(terminal: Terminal, flags: EmbedFlags, manifest: Manifest, folder: string): Promise<void> {
+  const { run, rows, bytes, list } = manifest;
+  if (flags.json === true)
+    return print(
+      terminal,
+      `${JSON.stringify({ isDone: true, isVerified: true, run, parts: list.length, rows, bytes })}\n`,
+    );
+  if (flags.quiet !== true)
+    say(
+      terminal,
+      `all ${list.length} objects in ${folder}/ are what the manifest says: ${rows.toLocaleString('en')} rows, ` +
+        `${(bytes / 1e6).toFixed(1)} MB`,
+    );
+}
