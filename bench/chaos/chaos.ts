@@ -6,7 +6,7 @@
 //
 //   node --conditions=@shoal/source bench/chaos/chaos.ts [--seconds 600] [--texts 1000000] [--mode everysec|always]
 //       [--seed N] [--workers 3] [--producers 2] [--window 150] [--outage 20] [--slow 20] [--every 4] [--lease-ms 5000]
-//       [--matrix] [--payload-servers 0] [--bucket]
+//       [--matrix] [--payload-servers 0] [--bucket] [--record]
 //
 // `--matrix`: the faults of the matrix as well (Linux only): wires of workers and producers that go bad, each behind a
 // proxy of its own, processes that are stopped or get no descriptor or no memory, and with SHOAL_TEST_FAKETIME, the path of a
@@ -17,7 +17,8 @@
 // (moto of PyPI has it), and its store is killed, emptied, stopped and at the end of its strength (503 SlowDown).
 //
 // `everysec`: producers add again what the server forgot. `always`: they do not, and nothing may be forgotten. Prints
-// one JSON line and ends with 1 when anything was lost, wrong or visible twice. --seconds 20 --texts 0 --outage 3
+// one JSON line and ends with 1 when anything was lost, wrong or visible twice, or never ended; `--record` keeps it as a row
+// of bench/results/chaos.jsonl. --seconds 20 --texts 0 --outage 3
 // --slow 3 is the form for CI.
 
 import type { ChildProcess } from 'node:child_process';
@@ -25,19 +26,20 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { availableParallelism, cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { keySpace, mainQueue } from '@shoal/contract';
+import { DEFAULT_PREFIX, keySpace, mainQueue } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
 import { S3Gate, startS3Server, startTestServer } from '@shoal/queue/testing';
 import { HistoryWriter, Recorder } from '@shoal/world';
 import { readArguments } from '../rig/arguments.ts';
+import { record } from '../rig/record.ts';
 import { BadWire } from './bad-wire.ts';
 import { Faults, canSlowDisk, type BucketParts, type MatrixParts } from './faults.ts';
 import { SupervisedFleet } from './fleet.ts';
 import { judgeHistory } from './judge-history.ts';
 import { MODEL, REFUSED_TOKEN, prepareLoad, startProducer } from './load.ts';
 import { SteppedClock } from './process-faults.ts';
-import { connectRaw } from './producer-parts.ts';
-import type { ProducerOrder, ProducerReport } from './producer.ts';
+import { connectRaw, whyOfJob, type Redis } from './producer-parts.ts';
+import type { OpenSeen, ProducerOrder, ProducerReport } from './producer.ts';
 import { QueueWitness } from './queue-witness.ts';
 import { randomFrom } from '../rig/ragged-corpus.ts';
 
@@ -56,9 +58,12 @@ const args = readArguments(import.meta.url, {
   matrix: { type: 'boolean', default: false },
   'payload-servers': { type: 'string', default: '0' },
   bucket: { type: 'boolean', default: false },
+  record: { type: 'boolean', default: false },
 });
 /** How long everything may take to come to rest after the last fault. */
 const REST_MS = 180_000;
+/** Of jobs that are open after that, so many are told of one by one. */
+const OPEN_TOLD = 20;
 const random = randomFrom(Number(args.seed));
 const seconds = Number(args.seconds);
 const workers = Number(args.workers);
@@ -122,26 +127,54 @@ async function startProducers(
   );
 }
 
-async function ask(children: readonly ChildProcess[], message: 'report' | 'finish'): Promise<ProducerReport[]> {
+async function ask<Answer = ProducerReport>(
+  children: readonly ChildProcess[],
+  message: 'report' | 'finish' | 'open',
+): Promise<Answer[]> {
   return Promise.all(
     children.map(
       (child) =>
-        new Promise<ProducerReport>((resolve) => {
-          const hear = (report: ProducerReport & { readonly isFinal?: boolean }): void => {
-            if (message === 'finish' && report.isFinal !== true) return;
+        new Promise<Answer>((resolve, reject) => {
+          const gone = (): void => reject(new Error(`a producer is gone that was asked for "${message}"`));
+          const hear = (answer: Answer & { readonly to: string }): void => {
+            if (answer.to !== message) return;
             child.off('message', hear);
-            resolve(report);
+            child.off('exit', gone);
+            resolve(answer);
           };
           child.on('message', hear);
-          child.send(message);
+          child.once('exit', gone);
+          if (child.connected) child.send(message);
+          else gone();
         }),
     ),
   );
 }
 
+/** A line for each of the first jobs that have not ended: whether its producer was told that it is taken, and where it is. */
+async function tellOpen(connection: Redis, producers: readonly ChildProcess[]): Promise<void> {
+  const told = await ask<{ readonly jobs: readonly OpenSeen[] }>(producers, 'open');
+  for (const { jobId, isAcknowledged } of told.flatMap(({ jobs }) => jobs).slice(0, OPEN_TOLD)) {
+    const { found, why: unknown } = await whyOfJob(connection, DEFAULT_PREFIX, jobId, [mainQueue(MODEL)]);
+    const why = found.map((one) => `${one.lane}, ${one.claims} claims: ${one.why}`).join('; ') || unknown;
+    process.stderr.write(`open: ${jobId}, ${isAcknowledged ? '' : 'not '}acknowledged; ${why}\n`);
+  }
+}
+
 function fail(reason: string): void {
   process.stderr.write(`chaos: ${reason} (seed ${args.seed})\n`);
   process.exitCode = 1;
+}
+
+/** How a row is called: the mode, and what happened besides kills and cuts. */
+function caseOf(): string {
+  const beside = Number(args['payload-servers']);
+  const more = [
+    ...(args.matrix ? ['of the matrix'] : []),
+    ...(beside > 0 ? [`of ${beside} payload servers`] : []),
+    ...(args.bucket ? ['of a bucket'] : []),
+  ];
+  return `mode ${args.mode}${more.length === 0 ? '' : `, faults ${more.join(' and ')} as well`}`;
 }
 
 function sum(reports: readonly ProducerReport[], key: keyof ProducerReport): number {
@@ -184,6 +217,7 @@ async function main(): Promise<void> {
     new Recorder('server', new HistoryWriter(join(histories, 'server.jsonl'))),
   );
   witness.start();
+  const raw = await connectRaw(server.url);
   const producers = await startProducers(
     {
       ...load,
@@ -237,6 +271,9 @@ async function main(): Promise<void> {
   const failed = failedOf(reports);
   const ended = completed + Object.values(failed).reduce((total, count) => total + count, 0);
   const restSeconds = (performance.now() - restMs) / 1_000;
+  if (open > 0) await tellOpen(raw, producers);
+  raw.disconnect();
+  const claimedAgainPercent = (100 * sum(reports, 'claimedAgain')) / Math.max(1, sum(reports, 'claimsKnown'));
   const exitCodes = await fleet.stop();
   await witness.stop();
   history.observe('rest', '');
@@ -260,17 +297,41 @@ async function main(): Promise<void> {
       handedOver: sum(reports, 'handedOver'),
       addedAgain: sum(reports, 'addedAgain'),
       payloads: { put: sum(reports, 'payloadsPut'), lost: sum(reports, 'payloadsLost') },
-      claimedAgainShare: Number((sum(reports, 'claimedAgain') / Math.max(1, sum(reports, 'claimsKnown'))).toFixed(4)),
+      claimedAgainPercent: Number(claimedAgainPercent.toFixed(2)),
       faults: faults.counts,
       workerStarts: fleet.starts,
       leftByThemselves: fleet.leftByThemselves,
+      unended: fleet.unended,
       exitCodes,
       restSeconds: Number(restSeconds.toFixed(1)),
       history: { ...judged, gaps: witness.gaps },
     })}\n`,
   );
+  record({
+    bench: 'chaos',
+    case: caseOf(),
+    figures: {
+      texts: sum(reports, 'texts'),
+      jobs: acknowledged,
+      run_s: Math.round(elapsed()),
+      lost_wrong_twice_or_open: lost + wrong + visibleTwice + open,
+      history_violations: judged.violations + judged.undecided,
+      history_events: judged.events,
+      failed: ended - completed,
+      handed_over: sum(reports, 'handedOver'),
+      added_again: sum(reports, 'addedAgain'),
+      ...(payloadServers === '' ? {} : { payloads_lost: sum(reports, 'payloadsLost') }),
+      claimed_again_percent: Number(claimedAgainPercent.toFixed(1)),
+      worker_starts: fleet.starts,
+      workers_that_did_not_end: fleet.unended.length,
+      rest_s: Number(restSeconds.toFixed(1)),
+      faults: Object.values(faults.counts).reduce((total, count) => total + count, 0),
+    },
+    bar: { figure: 'lost_wrong_twice_or_open', at_most: 0 },
+  });
   if (lost > 0 || wrong > 0 || visibleTwice > 0 || open > 0 || acknowledged !== ended)
     fail('something was lost, wrong, visible twice, or never ended');
+  if (fleet.unended.length > 0) fail(`workers did not end when they were told to: ${fleet.unended.join('; ')}`);
   if (payloadServers !== '' && (sum(reports, 'payloadsPut') === 0 || sum(reports, 'payloadsLost') === 0))
     fail('payload servers were to lose something, and did not: nothing was tried');
   if (judged.violations > 0 || judged.undecided > 0)

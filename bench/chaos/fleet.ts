@@ -3,7 +3,9 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { childrenOf } from '../rig/processes.ts';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { childrenOf, threadsOf } from '../rig/processes.ts';
+import { signalled } from './process-faults.ts';
 
 export interface FleetOptions {
   readonly redisUrl: string;
@@ -13,6 +15,8 @@ export interface FleetOptions {
 
 /** A worker that cannot start is not started again sooner. */
 const RESTART_MS = 200;
+/** A worker that was told to end has 30 s for what it has begun, and as many to write down how that ended. */
+const END_MS = 120_000;
 
 export class SupervisedFleet {
   private readonly options: FleetOptions;
@@ -21,6 +25,8 @@ export class SupervisedFleet {
   private isStopping = false;
   /** Exit codes of workers that ended without being killed. */
   readonly leftByThemselves: string[] = [];
+  /** Workers that had to be killed in the end: in which state they were. */
+  readonly unended: string[] = [];
   starts = 0;
 
   constructor(options: FleetOptions) {
@@ -50,20 +56,34 @@ export class SupervisedFleet {
 
   killExecutor(index: number): void {
     const executor = this.executorPid(index);
-    if (executor !== undefined) process.kill(executor, 'SIGKILL');
+    if (executor !== undefined) signalled(executor, 'SIGKILL');
   }
 
-  /** SIGTERM to all; resolves with their exit codes. */
+  /** SIGTERM to all; resolves with their exit codes. One that does not end is killed, and what it did is remembered. */
   async stop(): Promise<(number | null)[]> {
     this.isStopping = true;
-    return Promise.all(
-      this.children.flatMap((child) => {
-        if (child === undefined || child.exitCode !== null || child.signalCode !== null) return [];
-        const code = new Promise<number | null>((resolve) => child.once('exit', resolve));
-        child.kill('SIGTERM');
-        return [code];
-      }),
+    return Promise.all(this.children.flatMap((child) => (child === undefined ? [] : [this.end(child)])));
+  }
+
+  private async end(child: ChildProcess): Promise<number | null> {
+    if (child.exitCode !== null || child.signalCode !== null) return child.exitCode;
+    const ended = new Promise<number | null>((resolve) => child.once('exit', resolve));
+    child.kill('SIGTERM');
+    const late = new AbortController();
+    const watch = sleep(END_MS, undefined, { signal: late.signal }).then(
+      () => this.tellUnended(child),
+      () => undefined, // it has ended
     );
+    const code = await ended;
+    late.abort();
+    await watch;
+    return code;
+  }
+
+  private tellUnended(child: ChildProcess): void {
+    const pids = [child.pid!, ...childrenOf(child.pid!)];
+    this.unended.push(pids.map((pid) => `${pid} (${threadsOf(pid).join(', ')})`).join(', its executor '));
+    child.kill('SIGKILL');
   }
 
   /** Resolves when it, or one that was started in its place, is ready. */

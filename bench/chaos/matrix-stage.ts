@@ -37,6 +37,8 @@ export interface StageOptions {
   readonly hasReplica: boolean;
   readonly hasHttp: boolean;
   readonly hasCli: boolean;
+  /** Whose file systems are small, on a stage of kind `disk`: those that are to be filled. */
+  readonly filled: readonly OnDisk[];
   /** libfaketime.so.1; needed by `clock`. */
   readonly faketime: string | undefined;
 }
@@ -48,6 +50,8 @@ export type StageServer = Pick<TestServer, 'url' | 'pid' | 'command' | 'kill9' |
 
 const WINDOW = 20;
 const DISK_BYTES = 24_000_000;
+/** Of those that nothing is to happen to: a server’s append-only file fills the small one within minutes. */
+const AMPLE_BYTES = 1_000_000_000;
 
 interface Wires {
   readonly victim: BadWire;
@@ -114,7 +118,13 @@ export class Stage {
     mkdirSync(histories);
     const disks =
       kind === 'disk'
-        ? { server: diskOf(), replica: diskOf(), http: diskOf(), cli: diskOf(), supervisor: diskOf() }
+        ? {
+            server: diskOf(options, 'server'),
+            replica: diskOf(options, 'replica'),
+            http: diskOf(options, 'http'),
+            cli: diskOf(options, 'cli'),
+            supervisor: diskOf(options, 'supervisor'),
+          }
         : undefined;
     const startServer = async (of: 'server' | 'replica', args: readonly string[]): Promise<TestServer> =>
       startTestServer({
@@ -224,14 +234,18 @@ export class Stage {
 
   private async ask(message: 'report' | 'finish'): Promise<ProducerReport> {
     const child = this.producer!;
-    return new Promise((resolve) => {
-      const hear = (report: ProducerReport & { readonly isFinal?: boolean }): void => {
-        if ((message === 'finish') !== (report.isFinal === true)) return;
+    return new Promise((resolve, reject) => {
+      const gone = (): void => reject(new Error(`the producer is gone that was asked for "${message}"`));
+      const hear = (report: ProducerReport & { readonly to: string }): void => {
+        if (report.to !== message) return;
         child.off('message', hear);
+        child.off('exit', gone);
         resolve(report);
       };
       child.on('message', hear);
-      child.send(message);
+      child.once('exit', gone);
+      if (child.connected) child.send(message);
+      else gone();
     });
   }
 
@@ -284,8 +298,8 @@ function privateOf(options: StageOptions, disks: Disks | undefined): Promise<Pri
   return PrivateServer.start({ folder, cacheDir: options.cacheDir, clock });
 }
 
-function diskOf(): SmallDisk {
-  const disk = SmallDisk.make(DISK_BYTES);
+function diskOf({ filled }: StageOptions, of: OnDisk): SmallDisk {
+  const disk = SmallDisk.make(filled.includes(of) ? DISK_BYTES : AMPLE_BYTES);
   if (typeof disk === 'string') throw new Error(disk);
   return disk;
 }

@@ -21,7 +21,7 @@ import { judgeHistory } from './judge-history.ts';
 import { prepareLoad, type Load } from './load.ts';
 import { CELLS, CELL_NAMES, PROCESSES, caseOf, isCellName, type CellName } from './matrix-cells.ts';
 import { isOfPrivate, makeFault, stageOf } from './matrix-faults.ts';
-import { Stage, type StageOptions } from './matrix-stage.ts';
+import { Stage, type OnDisk, type StageOptions } from './matrix-stage.ts';
 
 const args = readArguments(import.meta.url, {
   only: { type: 'string' },
@@ -74,6 +74,7 @@ async function runGroup(
     hasReplica: cells.some((name) => name.startsWith('replica:')),
     hasHttp: cells.some((name) => name.startsWith('http:')),
     hasCli: cells.some((name) => name.startsWith('cli:')),
+    filled: cells.flatMap((name) => (name.endsWith(':disk') ? [name.split(':')[0] as OnDisk] : [])),
     faketime: process.env['SHOAL_TEST_FAKETIME'],
   });
   try {

@@ -2,44 +2,59 @@
 // left, another time of day. That it ends meanwhile is right, and whoever keeps it starts it again.
 
 import { execFileSync } from 'node:child_process';
-import { readFileSync, readdirSync, renameSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, readdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { childrenOf } from '../rig/processes.ts';
 
 type LimitName = 'nofile' | 'as';
 
 const TITLES: Readonly<Record<LimitName, string>> = { nofile: 'Max open files', as: 'Max address space' };
 
-/** SIGSTOP, and SIGCONT after so long. */
+/** SIGSTOP, and SIGCONT after so long; nothing where it is gone, or was killed for its silence. */
 export async function stopFor(pid: number, ms: number): Promise<void> {
-  process.kill(pid, 'SIGSTOP');
+  if (!signalled(pid, 'SIGSTOP')) return;
   await sleep(ms);
+  signalled(pid, 'SIGCONT');
+}
+
+/** Whether it was there. */
+export function signalled(pid: number, signal: NodeJS.Signals): boolean {
   try {
-    process.kill(pid, 'SIGCONT');
+    process.kill(pid, signal);
+    return true;
   } catch {
-    // it was killed for its silence
+    return false;
   }
 }
 
-/** It may open nothing more than it has open. */
+/** It may open nothing more than it has open; nothing happens where it is gone. */
 export async function withoutDescriptors(pid: number, ms: number): Promise<void> {
-  await limit(pid, 'nofile', readdirSync(`/proc/${pid}/fd`).length, ms);
+  await limit(pid, 'nofile', () => readdirSync(`/proc/${pid}/fd`).length, ms);
 }
 
-/** It gets no memory beyond `spareBytes`. */
+/** It gets no memory beyond `spareBytes`; nothing happens where it is gone. */
 export async function withoutMemory(pid: number, spareBytes: number, ms: number): Promise<void> {
-  await limit(pid, 'as', addressSpace(pid) + spareBytes, ms);
+  await limit(pid, 'as', () => addressSpace(pid) + spareBytes, ms);
 }
 
-/** A soft limit of a running process, and back. */
-async function limit(pid: number, name: LimitName, amount: number, ms: number): Promise<void> {
-  const before = softLimit(pid, name);
-  execFileSync('prlimit', ['--pid', String(pid), `--${name}=${amount}:`]);
+/** A soft limit of a running process, and back: also for what it has started meanwhile, which got its limit from it. */
+async function limit(pid: number, name: LimitName, amountOf: () => number, ms: number): Promise<void> {
+  const before = limited(pid, name, amountOf);
+  if (before === undefined) return;
   await sleep(ms);
+  for (const one of [pid, ...childrenOf(pid)]) limited(one, name, () => before);
+}
+
+/** The limit before; undefined: it is gone. */
+function limited(pid: number, name: LimitName, amountOf: () => number | string): string | undefined {
   try {
-    execFileSync('prlimit', ['--pid', String(pid), `--${name}=${before}:`], { stdio: 'ignore' });
-  } catch {
-    // it ended of it
+    const before = softLimit(pid, name);
+    execFileSync('prlimit', ['--pid', String(pid), `--${name}=${amountOf()}:`], { stdio: 'ignore' });
+    return before;
+  } catch (error) {
+    if (!existsSync(`/proc/${pid}/exe`)) return undefined; // gone, or nothing but its exit code is left
+    throw error;
   }
 }
 

@@ -1,4 +1,4 @@
-// What a chaos producer takes from the queue library, and a plain connection for the number of claims of a job.
+// What chaos takes from the queue library, and a plain connection for what no part of it tells.
 
 import { closeConnection, openConnection, untilReady, type Redis } from '@shoal/queue';
 
@@ -7,6 +7,7 @@ export {
   PayloadServers,
   ResultReader,
   processCounts,
+  whyOfJob,
   type Again,
   type NewJob,
   type Redis,

@@ -75,6 +75,12 @@ export interface ProducerReport {
   readonly claimsKnown: number;
 }
 
+/** Of a job that has not ended. */
+export interface OpenSeen {
+  readonly jobId: string;
+  readonly isAcknowledged: boolean;
+}
+
 interface OpenJob {
   job: NewJob;
   readonly rows: readonly number[];
@@ -149,6 +155,10 @@ class ChaosProducer {
   report(): ProducerReport {
     const payloadsPut = processCounts().payloads.put;
     return { ...this.tally, payloadsPut, failed: { ...this.failed }, open: this.open.size };
+  }
+
+  openNow(): OpenSeen[] {
+    return [...this.open].map(([jobId, { isAcknowledged }]) => ({ jobId, isAcknowledged }));
   }
 
   /** No more new jobs; resolves when every acknowledged one has had its ending. */
@@ -398,9 +408,10 @@ async function main(): Promise<void> {
     reader,
     await connectRaw(order.redisUrl),
   );
-  process.on('message', (message: 'report' | 'finish') => {
-    if (message === 'report') process.send?.(producer.report());
-    else void producer.finish().then((report) => process.send?.({ ...report, isFinal: true }));
+  process.on('message', (message: 'report' | 'finish' | 'open') => {
+    if (message === 'report') process.send?.({ to: message, ...producer.report() });
+    else if (message === 'open') process.send?.({ to: message, jobs: producer.openNow() });
+    else void producer.finish().then((report) => process.send?.({ to: message, ...report }));
   });
   process.on('disconnect', () => process.exit(1));
   await producer.run();

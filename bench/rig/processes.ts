@@ -1,6 +1,6 @@
 // What /proc tells of a process that a bench started. Linux only.
 
-import { readFileSync } from 'node:fs';
+import { readFileSync, readdirSync } from 'node:fs';
 
 /** ms of CPU so far, user and system, without its children, of all threads or of one; 0 when it is gone. */
 export function processCpuMs(pid: number, thread?: number): number {
@@ -18,6 +18,16 @@ export function residentMegabytes(pid: number): number {
 /** Process ids; none when it is gone. */
 export function childrenOf(pid: number): number[] {
   return told(pid, `task/${pid}/children`).trim().split(' ').filter(Boolean).map(Number);
+}
+
+/** Name, state and place in the kernel of each of its threads; none when it is gone. */
+export function threadsOf(pid: number): string[] {
+  return told(pid, 'status') === ''
+    ? []
+    : readdirSync(`/proc/${pid}/task`).map((thread) => {
+        const [, name = '?', state = '?'] = /\((.*)\) (\S)/.exec(told(pid, `task/${thread}/stat`)) ?? [];
+        return `${name} ${state} ${told(pid, `task/${thread}/wchan`)}`;
+      });
 }
 
 function told(pid: number, file: string): string {

@@ -1,7 +1,8 @@
 // What the main.ts of every process that serves calls (worker, HTTP producer, dashboard): settings, log, start, stop.
 // It is the only reader of environment and signals there, and knows nothing of what the service does.
 //
-// Alone a service stops on SIGTERM or SIGINT. Forked with an IPC channel it reports `ready` or `unfit` there and stops
+// Alone a service stops on SIGTERM or SIGINT, while it starts as well: a start may wait for a server for as long as that
+// takes. Forked with an IPC channel it reports `ready` or `unfit` there and stops
 // when the channel closes as well, so that a parent that was killed leaves nothing behind; SIGINT is then the parent's
 // to handle. Once ready it gives signs of life there, so that a parent can replace one that lives and does nothing.
 
@@ -57,11 +58,16 @@ export interface ServiceMainOptions {
 
 /** What a service may use besides. */
 export interface ServiceMeans {
+  /** Aborted when it is told to stop before it is ready: what waits is to be given up, and what is open to be closed. */
+  readonly stopAsked: AbortSignal;
   /** Adds fields to every line of the log from then on. */
   sayWho(who: Readonly<Record<string, string>>): void;
   /** For one that makes spans; what waits is sent after it has stopped. Throws CONFIG_INVALID. */
   trace(): Promise<Tracer>;
 }
+
+/** A start that is told to stop has so long to become ready, or to close what it has opened; then it is left as it is. */
+const GIVE_UP_MS = 5_000;
 
 /** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly, 75 for a successor. */
 export async function serviceMain({ name, fixed = {}, version, start }: ServiceMainOptions): Promise<number> {
@@ -78,7 +84,10 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
     // a parent that is a command has said it already
     for (const stray of process.send === undefined ? strayVariables(process.env) : []) log.warn({}, stray);
     for (const warning of files.warnings) log.warn({}, warning);
-    const service = await start(settings, log, {
+    const stopAsked = new AbortController();
+    void stopped.then(() => stopAsked.abort());
+    const starting = start(settings, log, {
+      stopAsked: stopAsked.signal,
       sayWho: (more) => Object.assign(who, more),
       trace: async () => {
         const { traces } = settings;
@@ -86,6 +95,11 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
         return traced.tracer;
       },
     });
+    const service = await untilStarted(starting, stopAsked.signal);
+    if (service === undefined) {
+      log.info({ reason: await stopped }, 'stopped while it started');
+      return 0;
+    }
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');
     endSigns = giveSigns();
@@ -101,6 +115,22 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
     endSigns?.();
     await traced?.stop();
     if (process.connected) process.disconnect();
+  }
+}
+
+/** Undefined: it was told to stop before it was ready. */
+async function untilStarted(starting: Promise<Service>, stopAsked: AbortSignal): Promise<Service | undefined> {
+  const { promise: givenUp, resolve } = Promise.withResolvers<undefined>();
+  let timer: NodeJS.Timeout | undefined;
+  stopAsked.addEventListener('abort', () => (timer = setTimeout(() => resolve(undefined), GIVE_UP_MS)));
+  try {
+    return await Promise.race([starting, givenUp]);
+  } catch (error) {
+    if (stopAsked.aborted) return undefined; // that kept it from starting
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    starting.catch(() => undefined); // it may fail after it was given up
   }
 }
 

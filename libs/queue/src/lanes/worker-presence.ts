@@ -5,7 +5,14 @@
 import { randomUUID } from 'node:crypto';
 import { DEFAULT_PREFIX, keySpace } from '@shoal/contract';
 import type { HistoryStep, Logger, WorkerFacts } from '@shoal/core';
-import { closeConnection, connected, openConnection, untilReady, type Redis } from '../redis/connection.ts';
+import {
+  closeConnection,
+  connected,
+  isConnectionFault,
+  openConnection,
+  untilReady,
+  type Redis,
+} from '../redis/connection.ts';
 import { runScript } from '../redis/script.ts';
 import { serverTime } from '../redis/server-time.ts';
 import { within } from '../redis/within.ts';
@@ -92,13 +99,18 @@ export class WorkerPresence {
     return this.stopping;
   }
 
-  /** One at a time: while the server is away a single call waits for it. */
+  /** One at a time: while the server is away, or takes no writes, a single call waits for it and says so once. */
   private show(): Promise<void> {
+    let isSaid = false;
+    const onFault = (fault: Error): void => {
+      if (!isSaid && !isConnectionFault(fault)) this.reportFault(fault);
+      isSaid = true;
+    };
     this.showing ??= runScript(
       this.connection,
       SHOW_WORKER,
       this.lanes.map((lane) => this.callFor(lane)),
-      { signal: this.end.signal },
+      { signal: this.end.signal, onFault },
     )
       .then(() => this.tellHistory())
       .catch((error: unknown) => this.reportFault(error))

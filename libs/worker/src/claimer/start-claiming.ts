@@ -4,6 +4,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
+import { ShoalError } from '@shoal/contract';
 import {
   HistoryMeter,
   LoadMeter,
@@ -43,6 +44,8 @@ export interface WorkerOptions {
   readonly sayWho?: (who: Readonly<Record<string, string>>) => void;
   /** Left out: nothing is traced. */
   readonly tracer?: Tracer | undefined;
+  /** Aborted when it is to stop before it is ready: it throws INTERRUPTED, and leaves nothing running. */
+  readonly stopAsked?: AbortSignal | undefined;
   /** For tests: where this process is to die, see core's FaultPoints. */
   readonly faultPoint?: string | undefined;
 }
@@ -94,6 +97,7 @@ interface Stoppable {
 /** Parts that run, in the order in which they were opened. */
 class OpenParts {
   private readonly parts: Stoppable[];
+  private isAbandoned = false;
 
   constructor(parts: readonly Stoppable[]) {
     this.parts = [...parts];
@@ -102,7 +106,9 @@ class OpenParts {
   async keep<Part extends Stoppable>(part: Promise<Part> | Part): Promise<Part> {
     const opened = await part;
     this.parts.push(opened);
-    return opened;
+    if (!this.isAbandoned) return opened;
+    await opened.stop();
+    throw stoppedEarly();
   }
 
   async stop(): Promise<void> {
@@ -111,8 +117,13 @@ class OpenParts {
 
   /** Stops what can be stopped. */
   async abandon(): Promise<void> {
+    this.isAbandoned = true;
     await Promise.allSettled(this.parts.map((part) => part.stop()));
   }
+}
+
+function stoppedEarly(): ShoalError<'INTERRUPTED'> {
+  return new ShoalError('INTERRUPTED', 'the worker was stopped while it started');
 }
 
 /** Starts claiming. Throws what keeps it from that, and then leaves nothing running. */
@@ -121,9 +132,16 @@ export async function startClaiming(options: WorkerOptions, kind: WorkerKind): P
   const { executor, queue } = kind;
   const notes = new ExecutorNotes({ cacheDir: kind.cacheDir, name: kind.workerName, log });
   const open = new OpenParts([executor, notes, ...(kind.besides === undefined ? [] : [kind.besides])]);
+  const giveUp = (): void => {
+    executor.kill('the worker was stopped while it started');
+    void open.abandon();
+  };
+  options.stopAsked?.addEventListener('abort', giveUp);
   try {
+    if (options.stopAsked?.aborted === true) throw stoppedEarly();
     await notes.untilPredecessorsLeft();
     const { pipeline, facts, standing, left } = await openAll(options, kind, notes, open);
+    options.stopAsked?.removeEventListener('abort', giveUp);
     log.info({ queue, ...kind.said(facts) }, 'worker ready');
     const stop = async (): Promise<void> => {
       standing.isStopping = true;

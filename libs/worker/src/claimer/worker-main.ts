@@ -25,7 +25,7 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
     name: 'worker',
     fixed,
     version: SHOAL_VERSION,
-    start: async (settings, log, { sayWho, trace }) => {
+    start: async (settings, log, { sayWho, trace, stopAsked }) => {
       process.on('unhandledRejection', (error) => survive(error, log));
       const start =
         settings.kind === 'similarity' ? (await import('../similarity.ts')).startSimilarityWorker : startWorker;
@@ -34,6 +34,7 @@ export async function workerMain({ fixed = {} }: WorkerMainOptions = {}): Promis
         log,
         sayWho,
         tracer: await trace(),
+        stopAsked,
         faultPoint: process.env['SHOAL_FAULT_POINT'],
       });
       const { device, precision, model } = facts;

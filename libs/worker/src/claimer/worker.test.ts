@@ -3,7 +3,7 @@
 // result is visible.
 
 import { fork, type ChildProcess } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
@@ -285,6 +285,41 @@ describe('a plain BullMQ producer', () => {
       });
     }
   });
+});
+
+test('a worker that is told to stop while its server takes no writes ends, ready or not', async () => {
+  const { main, execArgv } = programOf('cpu-worker');
+  const refusing = await startTestServer({ topology: 'single', args: ['--min-replicas-to-write', '1'] });
+  const child = fork(main, [], {
+    execArgv: [...execArgv],
+    env: {
+      ...process.env,
+      SHOAL_REDIS_URL: refusing.url,
+      SHOAL_MODEL: 'tiny-random',
+      SHOAL_CACHE_DIR: cacheDir,
+      SHOAL_THREADS: '1',
+      SHOAL_LOG_LEVEL: 'info',
+      SHOAL_LOG_FORMAT: 'json',
+    },
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+  });
+  const heard: unknown[] = [];
+  child.on('message', (message) => heard.push(message));
+  const ended = new Promise<number | null>((resolve) => child.once('exit', resolve));
+  let said = '';
+  child.stderr!.setEncoding('utf8').on('data', (text: string) => (said += text));
+  await until('it says what it waits for', async () => said.includes('could not be shown to others') || undefined);
+  expect(said).toContain('NOREPLICAS');
+  const [executor] = await until('it has an executor', async () => {
+    const pids = childrenOf(child.pid!);
+    return pids.length > 0 ? pids : undefined;
+  });
+  child.kill('SIGTERM');
+  expect(await ended).toBe(0);
+  expect(said).toContain('stopped while it started');
+  expect(heard).toEqual([]);
+  await until('its executor is gone', async () => (existsSync(`/proc/${executor}`) ? undefined : true));
+  await refusing.stop();
 });
 
 test('a worker serves metrics that parse and move', async () => {
