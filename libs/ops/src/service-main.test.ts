@@ -1,4 +1,5 @@
-import { execFile } from 'node:child_process';
+import { execFile, fork } from 'node:child_process';
+import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { testsRunBuild } from '@shoal/core/testing';
@@ -25,3 +26,23 @@ test.runIf(process.platform === 'linux')(
     });
   },
 );
+
+test.each([
+  ['start', 'stopped while it started'],
+  ['stop', 'stopping takes too long, ending without what is open'],
+])('a service whose %s never ends is gone some time after it was told to stop', async (which, line) => {
+  const program = fileURLToPath(
+    new URL(`./testing/hanging-service.${import.meta.url.endsWith('.ts') ? 'ts' : 'js'}`, import.meta.url),
+  );
+  const child = fork(program, [which], {
+    execArgv: testsRunBuild ? [] : ['--conditions=@shoal/source'],
+    env: { PATH: process.env['PATH'], SHOAL_REDIS_URL: 'redis://127.0.0.1:1', SHOAL_LOG_FORMAT: 'json' },
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+  });
+  let said = '';
+  child.stderr!.setEncoding('utf8').on('data', (text: string) => (said += text));
+  while (!said.includes(which === 'start' ? 'starting' : '"msg":"ready"')) await once(child.stderr!, 'data');
+  child.kill('SIGTERM');
+  expect(await once(child, 'exit')).toEqual([0, null]);
+  expect(said).toContain(line);
+});

@@ -49,6 +49,8 @@ export interface ServiceMainOptions {
   readonly fixed?: Partial<Settings>;
   /** Of Shoal; in every line of the log. */
   readonly version: string;
+  /** How long a stop may take beyond twice the drain timeout; then the process ends without what is open. */
+  readonly mostStopMs?: number;
   readonly start: (
     settings: Settings & { readonly redisUrl: string },
     log: Logger,
@@ -69,8 +71,16 @@ export interface ServiceMeans {
 /** A start that is told to stop has so long to become ready, or to close what it has opened; then it is left as it is. */
 const GIVE_UP_MS = 5_000;
 
+const MOST_STOP_MS = 120_000;
+
 /** Resolves with the exit code when the service has ended: 0 stopped, 1 failed, 2 set up wrongly, 75 for a successor. */
-export async function serviceMain({ name, fixed = {}, version, start }: ServiceMainOptions): Promise<number> {
+export async function serviceMain({
+  name,
+  fixed = {},
+  version,
+  mostStopMs = MOST_STOP_MS,
+  start,
+}: ServiceMainOptions): Promise<number> {
   const stopped = stopRequest();
   let endSigns: (() => void) | undefined;
   let traced: OpenTracer | undefined;
@@ -103,7 +113,7 @@ export async function serviceMain({ name, fixed = {}, version, start }: ServiceM
     await report({ kind: 'ready', pid: process.pid, ...service.facts });
     log.info(service.facts, 'ready');
     endSigns = giveSigns();
-    return await untilStopped(service, stopped, log);
+    return await untilStopped(service, stopped, { log, mostMs: 2 * settings.drainTimeoutMs + mostStopMs });
   } catch (error) {
     const known = descriptorFailure(error) ?? error;
     const failure = toFailure(known, 'SETUP_FAILED');
@@ -134,7 +144,11 @@ async function untilStarted(starting: Promise<Service>, stopAsked: AbortSignal):
   }
 }
 
-async function untilStopped(service: Service, stopped: Promise<string>, log: Logger): Promise<number> {
+async function untilStopped(
+  service: Service,
+  stopped: Promise<string>,
+  { log, mostMs }: { readonly log: Logger; readonly mostMs: number },
+): Promise<number> {
   try {
     const { failed = new Promise<never>(() => undefined), left = new Promise<never>(() => undefined) } = service;
     const reason = await Promise.race([stopped, failed, left.then(() => undefined)]);
@@ -144,7 +158,23 @@ async function untilStopped(service: Service, stopped: Promise<string>, log: Log
     log.error({ err: descriptorFailure(error) ?? error }, 'cannot go on');
     return 1;
   } finally {
-    await service.stop();
+    await stopWithin(service, mostMs, log);
+  }
+}
+
+/** Whoever keeps it starts another one only when this one is gone. */
+async function stopWithin(service: Service, mostMs: number, log: Logger): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const tooLong = new Promise<void>((resolve) => {
+    timer = setTimeout(() => {
+      log.error({ durationMs: mostMs }, 'stopping takes too long, ending without what is open');
+      resolve();
+    }, mostMs);
+  });
+  try {
+    await Promise.race([service.stop(), tooLong]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -6,7 +6,7 @@ import type { JobJson } from 'bullmq';
 import { setImmediate } from 'node:timers/promises';
 import { Job, Worker } from './package.ts';
 import { joinClaims } from './claim.ts';
-import { closeConnection, type Closable, type Redis } from '../redis/connection.ts';
+import { answerAtEnd, closeConnection, type Closable, type Redis } from '../redis/connection.ts';
 import { claimedBy, repairJob } from './record-repair.ts';
 
 export interface BatchWorkerOptions {
@@ -109,7 +109,9 @@ export class BatchWorker extends Worker {
       if (fields.some((name, at) => at % 2 === 0 && name === this.mark)) this.marked.add(jobId);
     };
     await joinClaims(this, this.place.connection, { onClaimed, isBulkAlone: this.isBulkAlone });
-    this.blocking = await this.getBackend().blockingClient;
+    const blocking = await this.getBackend().blockingClient;
+    answerAtEnd(blocking as unknown as Redis);
+    this.blocking = blocking;
   }
 
   /** Ends an `untilMarker` that waits. */

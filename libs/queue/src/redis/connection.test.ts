@@ -44,6 +44,35 @@ test('closing in the middle of an outage rejects what waits and leaves nothing, 
   printed.mockRestore();
 });
 
+test('what was sent over a connection that broke is rejected when the next one is closed before it is ready', async () => {
+  let isSilent = false;
+  const proxy = createServer((near) => {
+    near.on('error', () => undefined);
+    if (isSilent) return void near.resume();
+    const far = connect({ path: new URL(server.url).pathname });
+    near.on('close', () => far.destroy());
+    far.on('error', () => near.destroy()).pipe(near);
+    near.on('data', (bytes) => {
+      if (!/hold/.test(bytes.toString('latin1'))) return void far.write(bytes);
+      isSilent = true;
+      near.resetAndDestroy();
+    });
+  }).listen(0, '127.0.0.1');
+  await once(proxy, 'listening');
+  const { port } = proxy.address() as AddressInfo;
+  const connection = openConnection({ url: `redis://127.0.0.1:${port}`, name: 'test' });
+  await untilReady(connection, '');
+  const asked = connection.get('hold').catch((error: unknown) => error);
+  await vi.waitUntil(() => isSilent && connection.status === 'connect', { timeout: 10_000 });
+  const waiting = connection.get('b').catch((error: unknown) => error);
+  await closeConnection(connection);
+  expect(await Promise.all([asked, waiting])).toEqual([
+    expect.toSatisfy(isPassingFault),
+    expect.toSatisfy(isPassingFault),
+  ]);
+  proxy.close();
+});
+
 test('a call that was made between handshake and readiness is answered, although the connection breaks then', async () => {
   let asked: Promise<string> | undefined;
   const proxy = createServer((near) => {

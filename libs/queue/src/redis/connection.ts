@@ -96,6 +96,8 @@ class CorkedRedis extends Redis {
 interface Unpublished {
   readonly offlineQueue: { push(item: object): void };
   readonly condition: { readonly select: number };
+  /** What a connection that broke had not answered, until the next one is ready. */
+  readonly prevCommandQueue?: { shift(): { readonly command: { reject(error: Error): void } } | undefined } | null;
 }
 
 function isOfHandshake({ name, args }: Parameters<Redis['sendCommand']>[0]): boolean {
@@ -121,7 +123,21 @@ export function openConnection(options: ConnectionOptions): Redis {
   else connection.on('error', () => undefined); // ioredis would print its stack; whoever asked waits the outage out
   countReconnects(connection);
   askNowAndThen(connection);
+  answerAtEnd(connection);
   return connection;
+}
+
+/**
+ * Rejects what nobody will answer once the connection is closed for good. ioredis does so with what it has sent and what
+ * waits, but not with what it was about to send again: a connection that broke, and was made anew and closed before it
+ * was ready, left its callers to wait for ever (6.0.0, flushQueue).
+ */
+export function answerAtEnd(connection: Redis): void {
+  connection.on('end', () => {
+    const { prevCommandQueue: left } = connection as unknown as Unpublished;
+    for (let item = left?.shift(); item !== undefined; item = left?.shift())
+      item.command.reject(new Error('Connection is closed.'));
+  });
 }
 
 /**

@@ -62,6 +62,8 @@ export class ServerProcess {
  */
 const FIRST_PORT = 12_000;
 const PORTS = 20_000;
+/** On a starved machine with a large append-only file. */
+const START_MS = 60_000;
 
 /** A port that was free a moment ago. */
 export async function freePort(): Promise<number> {
@@ -100,7 +102,7 @@ async function launch(program: string, args: readonly string[], url: string): Pr
   died.catch(() => undefined);
   const control = openConnection({ url, name: 'test-server-start' });
   try {
-    await Promise.race([untilReady(control, url, { waitMs: 20_000 }), died]);
+    await Promise.race([untilReady(control, url, { waitMs: START_MS }), died]);
   } finally {
     await closeConnection(control);
   }
