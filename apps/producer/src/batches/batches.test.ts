@@ -2,7 +2,14 @@
 // server and a simulated device, whose vectors are a function of the texts' token ids.
 
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
-import { createServer, type Server } from 'node:http';
+import {
+  Agent,
+  createServer,
+  request as httpRequest,
+  type IncomingMessage,
+  type RequestOptions,
+  type Server,
+} from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { AddressInfo } from 'node:net';
@@ -129,6 +136,26 @@ async function asked(method: string, path: string, body?: object | string): Prom
   });
   return { status: answer.status, body: await answer.json() };
 }
+
+test('a connection whose upload was refused half-way takes the next request at once', async () => {
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  const form = new FormData();
+  form.set('elsewhere', new Blob(['{}\n'.repeat(100_000)]), 'a.jsonl');
+  const upload = new Response(form);
+  const headers = { 'content-type': upload.headers.get('content-type')! };
+  const send = (path: string, init: RequestOptions, body?: Uint8Array): Promise<IncomingMessage> =>
+    new Promise((resolve, reject) => {
+      httpRequest(`${producer.url}${path}`, { agent, timeout: 10_000, ...init }, resolve)
+        .on('error', reject)
+        .on('timeout', () => reject(new Error(`${path} is not answered`)))
+        .end(body);
+    });
+  const refused = await send('/v1/files', { method: 'POST', headers }, Buffer.from(await upload.arrayBuffer()));
+  expect([refused.statusCode, await text(refused)]).toEqual([400, expect.stringContaining('unknown_parameter')]);
+  const next = await send('/healthz', {});
+  expect([next.statusCode, await text(next)]).toEqual([200, expect.stringContaining('ok')]);
+  agent.destroy();
+});
 
 describe('a batch', () => {
   test('answers every line once with the vectors of its texts, and names what is wrong with others', async () => {

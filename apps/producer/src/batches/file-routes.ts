@@ -160,9 +160,16 @@ async function upload(
     };
     return (await store.create('file', record)).record;
   } catch (error) {
+    letGo(request.raw);
     await store.storage.remove(key).catch(() => undefined);
     throw refusalOf(error);
   }
+}
+
+/** What still comes of an upload that was refused is dropped: the next request of its connection comes behind it. */
+function letGo(body: IncomingMessage): void {
+  body.unpipe();
+  body.resume();
 }
 
 function checkName(name: string): string {
