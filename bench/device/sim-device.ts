@@ -19,7 +19,14 @@ import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { encodeTokens, fingerprintOf, mainQueue, openResult, type EmbedJobData } from '@shoal/contract';
+import {
+  ROWS_EVERY_WORKER_TAKES,
+  encodeTokens,
+  fingerprintOf,
+  mainQueue,
+  openResult,
+  type EmbedJobData,
+} from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
 import { median } from '@shoal/core/base';
 import { pacedAxis } from '@shoal/core/sim';
@@ -51,7 +58,8 @@ const args = readArguments(import.meta.url, {
 });
 const MODEL = 'minilm';
 const SERVED = `${MODEL}-sim`;
-const PAYLOADS = 100;
+/** Of up to 25,600 texts: large jobs of as many texts as smaller ones. */
+const PAYLOADS = Math.min(100, Math.ceil(25_600 / Number(args['job-texts'])));
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 
 interface Payload {
@@ -76,7 +84,7 @@ async function payloads(reply: string, seed: number): Promise<Payload[]> {
     } as const;
     const tokens = ids.reduce((sum, row) => sum + row.length, 0);
     const data: EmbedJobData = {
-      v: 1,
+      v: rows > ROWS_EVERY_WORKER_TAKES ? 2 : 1,
       input: { form: 'tokens', rows, tokens, tokenizer: tokenizer.hash },
       fingerprint: fingerprintOf(facts, input),
       reply,
