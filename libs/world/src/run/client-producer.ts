@@ -48,11 +48,13 @@ async function call(site: Site, client: ShoalClient, job: PlannedJob, recorder: 
         signal: abort.signal,
         ...(job.deadlineMs === undefined ? {} : { timeoutMs: job.deadlineMs }),
       });
+      if (job.isPoison === true)
+        problems.push(`poison-completed: ${job.id} was answered, and nobody survives its rows`);
       if (digestOfRows(vectors) !== want) problems.push(`wrong-rows: ${job.id} got the vectors of other texts`);
       break;
     } catch (error) {
       if (!isShoalError(error)) throw error;
-      if (isEnding(job, error.code) || (error.code === 'QUARANTINED' && mayBeQuarantined(site.plan))) break;
+      if (isEnding(job, error.code) || (error.code === 'QUARANTINED' && mayBeQuarantined(site.plan, job))) break;
       if (!PASSING.has(error.code)) problems.push(`unfit-failure: ${job.id} failed: ${error.code}: ${error.message}`);
       if (!PASSING.has(error.code)) break;
       await sleep(AGAIN_MS);

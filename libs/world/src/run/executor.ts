@@ -19,6 +19,7 @@ import type { Process } from '../time/world.ts';
 import type { Target } from './plan.ts';
 import { recordedStore } from './recorded.ts';
 import { CPU_QUEUE, MODEL, PREFIX, QUEUE, REDIS_URL, recorderOf, type Site } from './site.ts';
+import { poisonIn } from './texts.ts';
 
 /** Mean time of a message from one process to the other, ms. */
 const MESSAGE_MS = 0.1;
@@ -110,6 +111,11 @@ export class SimulatedExecutor implements ExecutorLink {
       const backend = new FakeBackend({
         clock: systemClock,
         runMs: () => Math.min(MOST_RUN_MS, 1 + random.longTailed(site.plan.deviceMs)),
+      });
+      const isPoison = poisonIn(site.plan.jobs, site.tokenizer);
+      backend.runsOutOfVramWhen(({ ids }) => {
+        if (ids.some(isPoison)) world.kill(child.process);
+        return 'fits';
       });
       const executor = new Executor({
         store: recordedStore(store, recorderOf(site, child.process)),

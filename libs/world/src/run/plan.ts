@@ -24,6 +24,8 @@ export interface PlannedJob {
   readonly takesTwice: boolean;
   /** When it has ended its producer asks for the same once more, under the same id. */
   readonly comesAgain?: boolean | undefined;
+  /** Whoever runs one of its rows dies of it. */
+  readonly isPoison?: boolean | undefined;
 }
 
 export interface PlannedProcess {
@@ -137,6 +139,7 @@ export function planOf(seed: string): Plan {
   const jobs = Array.from({ length: random.whole(1, size.jobs + 1) }, (_, at) =>
     jobOf(random, at, producers.length, size),
   );
+  poisonOne(jobs, new Random(`${seed}/deadly`));
   const faults = Array.from({ length: random.whole(0, size.faults + 1) }, () =>
     faultOf(random, workers.length, producers.length, size),
   );
@@ -157,6 +160,13 @@ export function planOf(seed: string): Plan {
     restMs: random.chance(isLarge ? 1 : 0.1) ? 2_000 : 200,
     maxQueuedRows: random.chance(0.2) ? random.whole(12, 30) : 4_000_000,
   };
+}
+
+/** In a tenth of all plans. By chance of its own: the others are what they were before there was poison. */
+function poisonOne(jobs: PlannedJob[], random: Random): void {
+  if (!random.chance(0.1)) return;
+  const at = random.whole(0, jobs.length);
+  jobs[at] = { ...jobs[at]!, isPoison: true };
 }
 
 function isLoading(fault: PlannedFault): boolean {
@@ -254,6 +264,6 @@ function faultOf(random: Random, workers: number, producers: number, { faultsUnt
 }
 
 /** Two executors that die with a job alone at their device are that job's doing, as far as a worker can tell. */
-export function mayBeQuarantined({ faults }: Plan): boolean {
-  return faults.filter(({ kind }) => kind === 'kill' || kind === 'kill-at').length >= 2;
+export function mayBeQuarantined({ faults }: Plan, job: PlannedJob): boolean {
+  return job.isPoison === true || faults.filter(({ kind }) => kind === 'kill' || kind === 'kill-at').length >= 2;
 }

@@ -223,6 +223,13 @@ export const PLANTED: readonly PlantedFault[] = [
     to: 'const CONVICTING_DEATHS = 1;',
   },
   {
+    name: 'nobody-is-convicted',
+    mistake: 'deaths of executors are counted for each of them anew, so that a job that kills them goes on for ever',
+    file: 'libs/core/src/claimer/suspects.ts',
+    from: 'this.deathsAlone.set(only[0]!, (this.deathsAlone.get(only[0]!) ?? 0) + 1);',
+    to: 'this.deathsAlone.set(only[0]!, 1);',
+  },
+  {
     name: 'refused-is-committed',
     mistake: 'a commit that was refused because the lease was lost is told as done',
     file: 'libs/core/src/executor/commit.ts',

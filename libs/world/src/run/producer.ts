@@ -140,6 +140,8 @@ class Producer {
         this.judgeFailure(job, deadline, failure);
         return true;
       }
+      if (state === 'completed' && job.isPoison === true)
+        this.site.problems.push(`poison-completed: ${job.id} completed, and nobody survives its rows`);
       if (state === 'completed' && job.takeAfterMs > 0) await sleep(job.takeAfterMs);
       const taken = await this.take(job.id, made);
       if (taken === 'body' && job.takesTwice) await this.take(job.id, made);
@@ -161,7 +163,7 @@ class Producer {
         return earlyMs > DEADLINE_SLACK_MS && !hasStepped ? say(`failed ${earlyMs} ms before its deadline`) : undefined;
       }
       case 'QUARANTINED':
-        return mayBeQuarantined(plan) ? undefined : say('was put in quarantine');
+        return mayBeQuarantined(plan, job) ? undefined : say('was put in quarantine');
       case 'INPUT_LOST':
         return this.isForgetful() ? undefined : say('lost its input');
       default:

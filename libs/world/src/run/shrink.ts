@@ -66,6 +66,7 @@ function plainer(job: PlannedJob): PlannedJob[] {
   return [
     ...(job.cancelAfterMs === undefined ? [] : [{ ...job, cancelAfterMs: undefined }]),
     ...(job.deadlineMs === undefined ? [] : [{ ...job, deadlineMs: undefined }]),
+    ...(job.isPoison === true ? [{ ...job, isPoison: undefined }] : []),
     ...(job.takeAfterMs === 0 ? [] : [{ ...job, takeAfterMs: 0 }]),
     ...(job.words.length === 1 ? [] : [{ ...job, words: job.words.slice(0, 1) }]),
   ];

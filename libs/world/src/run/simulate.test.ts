@@ -25,6 +25,15 @@ test.each(keptPlans())('what failed once does not again: $cause', async ({ plan 
   expect(report.violations).toEqual([]);
 });
 
+test('a job that kills whoever runs it goes to quarantine, and nobody else does', async () => {
+  const drawn = planOf('33'); // two workers, seven jobs, of which job-5 is poison
+  const plan = { ...drawn, faults: [] };
+  const { report, lines } = await runPlan(plan, { isTraced: true });
+  expect(report.violations).toEqual([]);
+  const convicted = lines.filter((line) => line.includes('job quarantined'));
+  expect(convicted).toEqual([expect.stringMatching(/"job-5".* ended each time it was alone at the device/)]);
+});
+
 describe('two runs of a seed', () => {
   const burning: ReturnType<typeof spawn>[] = [];
   afterEach(() => burning.splice(0).forEach((child) => child.kill('SIGKILL')));

@@ -37,6 +37,13 @@ export function textsOf({ id, words }: PlannedJob): string[] {
   return words.map((count, row) => Array.from({ length: count }, (_, word) => `${id}r${row}w${word}`).join(' '));
 }
 
+/** Whether a row, by its token ids, is one of a job that kills whoever runs it. */
+export function poisonIn(jobs: readonly PlannedJob[], tokenizer: FakeTokenizer): (ids: readonly number[]) => boolean {
+  const rows = jobs.filter(({ isPoison }) => isPoison === true).flatMap((job) => textsOf(job));
+  const deadly = new Set(rows.map((text) => tokenizer.encode(text).ids.join(' ')));
+  return (ids) => deadly.size > 0 && deadly.has(ids.join(' '));
+}
+
 export function digestOfRows(values: Float32Array): string {
   return digestOf(bytesOf(values));
 }
