@@ -30,7 +30,15 @@ export { settingsSchema, type Settings } from './settings/schema.ts';
 export { redactMessage, redactText, redactUrl } from './settings/redact-url.ts';
 export { cellsFile, cellsIn, checkCells, homeCell, readCells, withHome, type Cell } from './settings/cells.ts';
 export { sizesOf } from './settings/sizes.ts';
-export type { AnyOrder, FromExecutor, JobOrder, SimilarityOrder, ToExecutor } from './protocol.ts';
+export type {
+  AnyOrder,
+  FromExecutor,
+  JobOrder,
+  JobOutcome,
+  PartOrder,
+  SimilarityOrder,
+  ToExecutor,
+} from './protocol.ts';
 export { READ_JOBS, readRerankJob, readSimilarityJob } from './claimer/queued-job.ts';
 export {
   CANCELLED_WHILE_CLAIMED,

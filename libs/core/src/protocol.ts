@@ -6,6 +6,7 @@ import type {
   ErrorCode,
   Failure,
   EmbedJob,
+  Part,
   RerankJob,
   SimilarityInput,
   SimilarityRequest,
@@ -58,7 +59,12 @@ export interface SimilarityOrder extends OrderTerms {
   readonly input: SimilarityInput;
 }
 
-export type AnyOrder = JobOrder | SimilarityOrder;
+/** One claimed part of a run of files, for an executor that runs a model. */
+export interface PartOrder extends OrderTerms {
+  readonly part: Part;
+}
+
+export type AnyOrder = JobOrder | SimilarityOrder | PartOrder;
 
 export type ToExecutor<Order extends AnyOrder = JobOrder> =
   /** `isQueueDrained`: nothing else waits in the queue, so a short pool need not wait for company. */
@@ -145,6 +151,8 @@ export type FromExecutor =
   | { readonly kind: 'stages'; readonly tookMs: Readonly<Partial<Record<Stage, readonly number[]>>> }
   /** The device works, but not in this process any more: start another executor and give it the open jobs. */
   | { readonly kind: 'recycle'; readonly reason: string }
+  /** So many rows of parts were written since this was said last. */
+  | { readonly kind: 'part-rows'; readonly rows: number }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
   /** `runningMs`: how long the run at the device has been going on. */
   | { readonly kind: 'pong'; readonly sequence: number; readonly runningMs: number };

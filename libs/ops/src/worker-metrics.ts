@@ -225,7 +225,10 @@ function recordsOfBusy(registry: Registry, nowMs: () => number): Pick<Metrics, '
   return { atDevice: (runs) => busy.are(runs) };
 }
 
-type RunRecords = Pick<Metrics, 'microBatchRan' | 'microBatchSplit' | 'rowsRerun' | 'budgetChanged' | 'memoryMeasured'>;
+type RunRecords = Pick<
+  Metrics,
+  'microBatchRan' | 'microBatchSplit' | 'rowsRerun' | 'partsOpen' | 'partRows' | 'budgetChanged' | 'memoryMeasured'
+>;
 
 function recordsOfRuns(registry: Registry): RunRecords {
   return {
@@ -243,6 +246,8 @@ function recordsOfRuns(registry: Registry): RunRecords {
     },
     microBatchSplit: (code) => registry.count('shoal_splits_total', { code }),
     rowsRerun: (rows) => registry.count('shoal_rerun_rows_total', {}, rows),
+    partsOpen: (parts) => registry.set('shoal_parts_running', {}, parts),
+    partRows: (rows) => registry.count('shoal_part_rows_total', {}, rows),
     budgetChanged({ maxPaddedTokens, limitedBy }) {
       registry.forget('shoal_budget_tokens');
       registry.set('shoal_budget_tokens', { limited_by: limitedBy }, maxPaddedTokens);

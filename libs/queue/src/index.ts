@@ -149,4 +149,5 @@ export {
 } from './lanes/fleet-survey.ts';
 export { enterService, isSimulated, queueService, type QueueService } from './lanes/queue-service.ts';
 export { FleetWatch, HybridGate, alarmOfCpuLane } from './lanes/hybrid-gate.ts';
+export { PartsSource } from './lanes/parts-source.ts';
 export { LanesSource, type LaneSource, type MainLaneGate } from './lanes/lanes-source.ts';

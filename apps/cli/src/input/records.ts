@@ -3,7 +3,7 @@
 
 import { csvRecords } from './csv-records.ts';
 import { arrayRecords, lineRecords } from '@shoal/worker/files/line-records';
-import type { ReadingNotes } from '@shoal/worker/files/reading-notes';
+import { clip } from '@shoal/worker/files/clip';
 import {
   placeIn,
   unitOf,
@@ -12,12 +12,6 @@ import {
   type RecordOptions,
   type TextRecord,
 } from '@shoal/worker/files/record';
-
-/**
- * Characters of a text that are kept. A model reads some hundred words; without a bound, rows in flight could fill the
- * memory of this process. A text has to hold 1 MiB without 512 words in it for the cut to show.
- */
-export const MAX_TEXT_CHARACTERS = 1024 * 1024;
 
 /**
  * The records of one file. Throws INPUT_INVALID when nothing of the file can be read: a header without the text field.
@@ -65,13 +59,4 @@ function foundIn(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGe
 async function* markdownFound(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
   const { markdownRecords } = await import('./markdown-records.ts');
   yield* markdownRecords(chunks, options);
-}
-
-/** A copy: a slice of a string keeps the whole of it alive. Never between the halves of a character. */
-function clip(text: string, notes: ReadingNotes | undefined): string {
-  if (text.length <= MAX_TEXT_CHARACTERS) return text;
-  notes?.add('clippedTexts');
-  const last = text.charCodeAt(MAX_TEXT_CHARACTERS - 1);
-  const end = MAX_TEXT_CHARACTERS - (last >= 0xd8_00 && last <= 0xdb_ff ? 1 : 0);
-  return Buffer.from(text.slice(0, end), 'utf16le').toString('utf16le');
 }

@@ -9,7 +9,12 @@ export type FaultPoint =
   | 'after-complete'
   | 'after-announce'
   | 'before-acknowledge'
-  | 'after-acknowledge';
+  | 'after-acknowledge'
+  // of parts of files: behind a checkpoint; the object whole, committed, under its last name
+  | 'part-checkpoint'
+  | 'part-whole'
+  | 'part-committed'
+  | 'part-renamed';
 
 export interface FaultPoints {
   reach(point: FaultPoint): void;

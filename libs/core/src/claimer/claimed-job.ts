@@ -14,6 +14,9 @@ export interface ClaimedJob {
   readonly span: Span;
   /** Whether the executor that is up has it; it is held otherwise. Changed by the executor's keeper alone. */
   isDispatched: boolean;
-  /** Executors that died without having run anything while they read the inputs of this job and others. */
+  /**
+   * Executors that died without having run anything while they read the inputs of this job and others. Of a part: all
+   * that died while they had it.
+   */
   unexplainedDeaths: number;
 }

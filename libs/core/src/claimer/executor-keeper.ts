@@ -285,9 +285,11 @@ export class ExecutorKeeper {
     metrics.atDevice(0);
     metrics.executorLost(this.killedFor ?? (reason.startsWith('exit code') ? 'exit' : 'signal'), reason);
     this.killedFor = undefined;
-    const unread = [...claimed.values()].filter((open) => open.isDispatched && !open.size.isFilled);
+    const dispatched = [...claimed.values()].filter((open) => open.isDispatched);
+    const unread = dispatched.filter(({ job, size }) => !size.isFilled && job.isPart !== true);
     for (const open of claimed.values()) open.isDispatched = false;
     this.dispatched = 0;
+    const parts = dispatched.filter(({ job }) => job.isPart === true);
     if (blameless !== undefined) return suspects.clearDevice();
     const { isIsolating: wasIsolating, isDeviceEmpty: wasDeviceEmpty } = suspects;
     const convicted = suspects.executorDied();
@@ -299,7 +301,9 @@ export class ExecutorKeeper {
     // its end crossed the news of its run; nobody would wait for it in vain
     for (const jobId of suspects.all()) if (!claimed.has(jobId)) suspects.forget(jobId);
     if (wasIsolating) this.giveBackHeld(); // it is one of them; others need not wait until it is found
-    if (wasDeviceEmpty) this.countUnexplained(unread);
+    if (wasDeviceEmpty) this.countUnexplained(unread, 'died before they had read this job');
+    // a part would be alone at the device for minutes: it is not tried, and bears its deaths
+    this.countUnexplained(parts, 'died while they had this part');
   }
 
   private convict(jobId: string, reason: string): void {
@@ -313,10 +317,10 @@ export class ExecutorKeeper {
    * Nothing was at the device: it died as it opened, or over the input of one of these. Nobody can be tried, so
    * patience is all there is.
    */
-  private countUnexplained(unread: readonly ClaimedJob[]): void {
-    for (const open of unread) {
+  private countUnexplained(unexplained: readonly ClaimedJob[], died: string): void {
+    for (const open of unexplained) {
       if (++open.unexplainedDeaths < MAX_EXECUTOR_DEATHS) continue;
-      const message = `${MAX_EXECUTOR_DEATHS} executors died before they had read this job`;
+      const message = `${MAX_EXECUTOR_DEATHS} executors ${died}`;
       this.parts.onEnded(open, failed(open.claim, { code: 'EXECUTOR_LOST', message }, open.job));
     }
   }

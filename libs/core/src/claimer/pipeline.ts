@@ -13,7 +13,7 @@ import { ClaimWatch } from './claim-watch.ts';
 import type { ClaimedJob } from './claimed-job.ts';
 import { ABANDONED, endingOf, failed, judge, returned, type Ending } from './endings.ts';
 import { ExecutorKeeper } from './executor-keeper.ts';
-import { isUrgent, readEmbedJob, type QueuedJob, type ReadJob } from './queued-job.ts';
+import { isUrgent, readEmbedJob, readPart, type QueuedJob, type ReadJob } from './queued-job.ts';
 import { JobSpans, UNTRACED, type Traced } from './job-spans.ts';
 import { Settler, namesOf } from './settler.ts';
 import { Sleeps } from './sleeps.ts';
@@ -60,6 +60,13 @@ const LAST_ANNOUNCEMENTS_MS = 5_000;
  * from hearing anything.
  */
 const EMPTY_CLAIM_MS = 100;
+/** While the end of one part is written, the rows of the next keep the device busy. */
+const MOST_PARTS = 2;
+/**
+ * Whoever has a part for minutes meets deaths of workers that are not its doing, and each leaves it farther on than the
+ * last: so many count for nothing.
+ */
+const FORGIVEN_STALLS = 50;
 
 export class Pipeline {
   private readonly parts: PipelineParts;
@@ -136,7 +143,10 @@ export class Pipeline {
     this.state = { name: 'claiming' };
     this.keeper.beginToWatch();
     this.claimWatch.start();
-    this.loop = this.run().catch((error: unknown) => this.fatal.reject(error));
+    this.loop = Promise.all([this.run(), this.runParts()]).then(
+      () => undefined,
+      (error: unknown) => this.fatal.reject(error),
+    );
     return ready;
   }
 
@@ -214,6 +224,26 @@ export class Pipeline {
     if (claims.length > 0) this.dispatch(claims, false, undefined);
   }
 
+  /** Parts of runs are claimed beside all other jobs, whatever room there is: none of their rows has come yet. */
+  private async runParts(): Promise<void> {
+    const { source } = this.parts;
+    while (this.isIn('claiming') && source.claimPart !== undefined) {
+      if (!this.keeper.takesJobs || this.openParts >= MOST_PARTS) {
+        await this.changes.sleep();
+        continue;
+      }
+      const claims = await source.claimPart();
+      if (claims.length > 0) this.dispatch(claims, false, undefined);
+      else if (this.isIn('claiming')) await this.sleeps.sleep(EMPTY_CLAIM_MS);
+    }
+  }
+
+  private get openParts(): number {
+    let parts = 0;
+    for (const { job } of this.claimed.values()) if (job.isPart === true) parts++;
+    return parts;
+  }
+
   // ---- dispatch -------------------------------------------------------------------------------------------------
 
   private dispatch(claims: readonly RawClaim[], isQueueDrained: boolean, askedMs: number | undefined): void {
@@ -227,8 +257,11 @@ export class Pipeline {
   }
 
   /** The job of a claim, or nothing when it has its ending without running. */
-  private taken(claim: RawClaim, askedMs: number | undefined): ClaimedJob[] {
-    const { readJob = readEmbedJob, serverNowMs } = this.parts;
+  private taken(found: RawClaim, askedMs: number | undefined): ClaimedJob[] {
+    const { serverNowMs } = this.parts;
+    const isForgiven = found.isPart === true && (found.stalls ?? 0) <= FORGIVEN_STALLS;
+    const claim = isForgiven ? { ...found, stalls: 0 } : found;
+    const readJob = claim.isPart === true ? readPart : (this.parts.readJob ?? readEmbedJob);
     const older = this.claimed.get(claim.jobId);
     if (older !== undefined) this.end(older, ABANDONED); // its lease ran out unnoticed, and we have claimed it again
     const verdict = judge(claim, readJob, serverNowMs());
@@ -239,10 +272,11 @@ export class Pipeline {
   }
 
   private hold(claim: RawClaim, job: QueuedJob, askedMs: number | undefined): ClaimedJob {
-    const size = this.room.hold(job.rows, job.tokens, askedMs);
+    const size = this.room.hold(job.isPart === true ? 0 : job.rows, job.tokens, askedMs);
     const span = this.spans.claimed(claim, job);
     const open: ClaimedJob = { claim, job, size, span, isDispatched: false, unexplainedDeaths: 0 };
     this.claimed.set(claim.jobId, open);
+    if (job.isPart === true) this.metrics.partsOpen(this.openParts);
     return open;
   }
 
@@ -263,6 +297,8 @@ export class Pipeline {
         return this.metrics.microBatchSplit(message.code);
       case 'rerun':
         return this.metrics.rowsRerun(message.rows);
+      case 'part-rows':
+        return this.metrics.partRows(message.rows);
       case 'budget':
         return this.metrics.budgetChanged(message.budget);
       case 'memory':
@@ -328,6 +364,7 @@ export class Pipeline {
     this.claimed.delete(open.claim.jobId);
     this.spans.left(open.claim.jobId, open.span);
     this.room.leave(open.size);
+    if (open.job.isPart === true) this.metrics.partsOpen(this.openParts);
     this.keeper.forget(open);
     this.changes.wake();
   }

@@ -3,6 +3,7 @@
 
 import {
   parseJob,
+  parsePart,
   parseRerankJob,
   parseSimilarityJob,
   resultIdOf,
@@ -17,6 +18,8 @@ import type { AnyOrder, JobOrder } from '../protocol.ts';
 export interface QueuedJob extends Pick<JobTerms, 'class' | 'deadlineMs' | 'reply' | 'resultTtlMs' | 'meta' | 'trace'> {
   readonly jobId: string;
   readonly rows: number;
+  /** It takes no room: its rows come to the pool as there is some. */
+  readonly isPart?: true;
   /** How many tokens it takes of the pool, when the job itself says so. */
   readonly tokens: number | undefined;
   /** What an executor is told of it. `remainingMs`: how long it may still begin to run; undefined: for ever. */
@@ -80,6 +83,29 @@ function toQueued(
       ...(returnsVectors && { returnsVectors }),
       resultTtlMs,
       ...(payloads !== undefined && { payloads }),
+      requestId: job.trace?.requestId,
+      remainingMs,
+    }),
+  };
+}
+
+/** Reads the jobs of a lane of parts, which are named "part". */
+export function readPart(claim: RawClaim): QueuedJob {
+  const job = parsePart(claim.jobId, claim.name, claim.data);
+  const { part, fingerprint, resultTtlMs, tenant } = job;
+  return {
+    ...job,
+    isPart: true,
+    tokens: 0,
+    order: (remainingMs) => ({
+      jobId: claim.jobId,
+      token: claim.token,
+      queuedMs: claim.queuedMs,
+      class: job.class,
+      tenant,
+      part,
+      fingerprint,
+      resultTtlMs,
       requestId: job.trace?.requestId,
       remainingMs,
     }),

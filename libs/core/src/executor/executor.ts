@@ -164,6 +164,12 @@ export class Executor {
     }
   }
 
+  /** Tokens of a job's rows that are not at the device yet; undefined of one that is not in the pool. */
+  waitingTokens(jobId: string): number | undefined {
+    const job = this.orders.find(jobId);
+    return job === undefined ? undefined : (job.tokens * job.waiting) / job.rows;
+  }
+
   /**
    * Gives back what has not begun, finishes the rest, and resolves when every job has had its outcome and nothing runs.
    */

@@ -35,6 +35,10 @@ export class OpenOrders<Order extends OrderTerms, Job extends OrderedJob<Order>>
     return this.jobs.size;
   }
 
+  find(jobId: string): Job | undefined {
+    return this.jobs.get(jobId);
+  }
+
   all(): Job[] {
     return [...this.jobs.values()];
   }

@@ -70,6 +70,10 @@ export interface Metrics {
   microBatchSplit(code: SplitCode): void;
   /** Rows that ran again in fp32. */
   rowsRerun(rows: number): void;
+  /** So many parts of runs of files are claimed from now on. */
+  partsOpen(parts: number): void;
+  /** Rows of parts that were written, those that a dead worker's successor wrote again among them. */
+  partRows(rows: number): void;
   budgetChanged(budget: BudgetState): void;
   /** `source`: what the prediction is corrected from. */
   memoryMeasured(memory: {
@@ -107,6 +111,8 @@ export const noMetrics: Metrics = {
   microBatchRan: () => undefined,
   microBatchSplit: () => undefined,
   rowsRerun: () => undefined,
+  partsOpen: () => undefined,
+  partRows: () => undefined,
   budgetChanged: () => undefined,
   memoryMeasured: () => undefined,
   similarityTold: () => undefined,

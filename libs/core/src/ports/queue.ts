@@ -17,6 +17,8 @@ export interface RawClaim {
   readonly lane?: Lane | undefined;
   /** In which cell. Left out: at home. */
   readonly cell?: OtherCell | undefined;
+  /** A part of a run of files, claimed in the lane of parts. Left out: any other job. */
+  readonly isPart?: true | undefined;
   /** This claim's lock token; a result is committed only while the lock still has it. */
   readonly token: string;
   readonly name: string;
@@ -77,6 +79,8 @@ export interface JobSource {
   claim(limit: number): Promise<readonly RawClaim[]>;
   /** Of the jobs that are next in line, up to `limit` interactive ones; none when another is next. Does not wait. */
   claimUrgent(limit: number): Promise<readonly RawClaim[]>;
+  /** Waits for a part of a run of files; empty only while stopping. Left out by sources that know of none. */
+  claimPart?(): Promise<readonly RawClaim[]>;
   /**
    * Gives a claim its ending. Faults of the server are retried inside until the lease is lost. A source that can
    * announces the job as part of it; else whoever asked does, afterwards.

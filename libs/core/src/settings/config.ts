@@ -38,6 +38,7 @@ export const NOT_FROM_FOLDER: readonly SettingKey[] = [
   'cudaLibrary',
   'cells',
   'payloadServers',
+  'partFolders',
   'redisCa',
   'redisCert',
   'redisKey',

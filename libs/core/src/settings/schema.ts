@@ -35,6 +35,15 @@ export const settingsSchema = z.strictObject({
         'redis+cluster://host:6379,host:6379. Unset: a private server of this user is used, and started when ' +
         'there is none.',
     ),
+  partFolders: z
+    .string()
+    .regex(/^\s*\/[^,]*(,\s*\/[^,]*)*$/, 'must be absolute paths of folders separated by commas')
+    .optional()
+    .describe(
+      'Folders, separated by commas, in which workers may read and write parts of files (docs/files.md): with it a worker ' +
+        'takes parts of runs, and reads and writes nothing outside of these. Unset: it takes none. All workers of a ' +
+        'model that have it should see the same files under the same paths.',
+    ),
   payloadServers: z
     .string()
     .regex(

@@ -196,6 +196,20 @@ export const OF_WORKERS = {
     help: 'Rows that ran again in fp32, because their vector was not of length 1.',
     labels: {},
   },
+  shoal_parts_running: {
+    type: 'gauge',
+    unit: 'jobs',
+    help: 'Parts of runs of files that this worker has claimed (partFolders).',
+    labels: {},
+  },
+  shoal_part_rows_total: {
+    type: 'counter',
+    unit: 'rows',
+    help:
+      'Rows of such parts that were written; those behind the last checkpoint of a worker that died are written, and ' +
+      'counted, by its successor again.',
+    labels: {},
+  },
   shoal_splits_total: {
     type: 'counter',
     unit: 'micro-batches',

@@ -4,7 +4,7 @@
 
 import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, cpuLaneOf } from '@shoal/contract';
 import {
   HistoryMeter,
   LoadMeter,
@@ -67,6 +67,8 @@ export interface RunningWorker {
 export interface WorkerKind {
   readonly queue: string;
   readonly cpuQueue: string;
+  /** The lane of parts, of a worker that takes them. */
+  readonly partsQueue?: string | undefined;
   readonly executor: ForkedExecutor;
   readonly cacheDir: string;
   readonly workerName: string;
@@ -171,7 +173,7 @@ async function openAll(
   open: OpenParts,
 ): Promise<Opened> {
   const { settings, log } = options;
-  const { executor, queue, cpuQueue, readJob } = kind;
+  const { executor, queue, cpuQueue, partsQueue, readJob } = kind;
   const server = { redisUrl: settings.redisUrl, prefix: settings.prefix, queue, log };
   const clock = systemClock;
   const id: WorkerId = { workerId: `${kind.workerName}-${randomUUID().slice(0, 8)}`, workerName: kind.workerName };
@@ -207,10 +209,19 @@ async function openAll(
   const onSwept = (findings: SweepFindings): void => recorder.janitorSwept(findings);
   const everyMs = settings.janitorEveryMs;
   const keepMs = settings.keepFinishedMs;
-  const janitor = await open.keep(new Janitor({ ...server, cpuQueue, everyMs, keepMs, clock, serverNowMs, onSwept }));
-  janitor.start();
+  const swept = [{ queue, cpuQueue }, ...(partsQueue === undefined ? [] : [ofParts(partsQueue)])];
+  for (const lanesSwept of swept) {
+    const sweeping = { ...server, ...lanesSwept, everyMs, keepMs, clock, serverNowMs, onSwept };
+    const janitor = await open.keep(new Janitor(sweeping));
+    janitor.start();
+  }
   const { standing, left } = lanes;
   return { pipeline, facts, standing, left };
+}
+
+/** Nothing is handed over there; it is swept like any other. */
+function ofParts(queue: string): { readonly queue: string; readonly cpuQueue: string } {
+  return { queue, cpuQueue: cpuLaneOf(queue) };
 }
 
 interface WorkerId {
@@ -244,7 +255,7 @@ interface LanesParts extends WorkerId {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, jobVersion, maxJobRows, payloads, besides, service, helps = false }: WorkerKind,
+  { queue, cpuQueue, partsQueue, jobVersion, maxJobRows, payloads, besides, service, helps = false }: WorkerKind,
   { card, workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
@@ -281,6 +292,7 @@ function lanesOf(
     faults,
     log,
     cpuQueue,
+    partsQueue,
     besides: () => ({ card: card.facts(), ...besides?.facts() }),
     workerId,
     workerName,

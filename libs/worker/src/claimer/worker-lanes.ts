@@ -26,6 +26,7 @@ import {
   Helping,
   HybridGate,
   LanesSource,
+  PartsSource,
   WorkerPresence,
   alarmOfCpuLane,
   type BullJobSourceOptions,
@@ -42,6 +43,8 @@ export interface WorkerLanesOptions {
   readonly workerId: string;
   /** What it is called over all its lives. */
   readonly workerName: string;
+  /** The lane of parts, of a worker that takes them. */
+  readonly partsQueue?: string | undefined;
   /** Epoch ms by the server's clock. */
   readonly serverNowMs: () => number;
   readonly ready: Pick<
@@ -90,7 +93,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   const helping = helpingOf(options);
   const standing = new Standing(options);
   const startedMs = Math.round(options.serverNowMs());
-  const drain = new Drain({ workerId, lanes: [served.main, served.cpu, helping], standing, log });
+  const drain = new Drain({ workerId, lanes: [served.main, served.cpu, served.parts, helping], standing, log });
   const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const presence = await WorkerPresence.connect({
@@ -99,7 +102,10 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       queue,
       workerId,
       log,
-      lanes: lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
+      lanes: [
+        ...lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
+        ...(options.partsQueue === undefined ? [] : [options.partsQueue]),
+      ],
       facts: () => ({ ...factsOf(options, lanes, standing, gate), startedMs, ...helpedIn(helping) }),
       history: () => options.history.take(),
     });
@@ -116,7 +122,8 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
       await Promise.all([presence.stop(), fleet.close()]);
     };
     const home = sourceOf(served, gate);
-    const source = helping === undefined ? home : new CellsSource({ home, helping });
+    const jobs = helping === undefined ? home : new CellsSource({ home, helping });
+    const source = served.parts === undefined ? jobs : new PartsSource({ jobs, parts: served.parts });
     return { source, stop, standing, left: drain.left, show: () => presence.start() };
   } catch (error) {
     await fleet.close();
@@ -149,18 +156,27 @@ function gateOf(options: WorkerLanesOptions): HybridGate | undefined {
     : undefined;
 }
 
-/** The main lane, and for a CPU worker its own. */
+/** The main lane, for a CPU worker its own, and that of parts of files for who takes them. */
 interface ServedLanes {
   readonly main: BullJobSource;
   readonly cpu: BullJobSource | undefined;
+  readonly parts: BullJobSource | undefined;
 }
 
-function servedLanes({ source, cpuQueue, faults }: WorkerLanesOptions, gate: HybridGate | undefined): ServedLanes {
+function servedLanes(
+  { source, cpuQueue, partsQueue, faults }: WorkerLanesOptions,
+  gate: HybridGate | undefined,
+): ServedLanes {
+  const parts =
+    partsQueue === undefined
+      ? undefined
+      : new BullJobSource({ ...source, queue: partsQueue, quarantineOf: partsQueue, isServerTold: true });
   return gate === undefined
-    ? { main: new BullJobSource({ ...source, handOverTo: cpuQueue, faults }), cpu: undefined }
+    ? { main: new BullJobSource({ ...source, handOverTo: cpuQueue, faults }), cpu: undefined, parts }
     : {
         main: new BullJobSource(source),
         cpu: new BullJobSource({ ...source, queue: cpuQueue, isServerTold: true }),
+        parts,
       };
 }
 

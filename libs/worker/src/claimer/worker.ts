@@ -2,11 +2,12 @@
 // one device; one for similarity jobs is similarity-worker.ts.
 
 import { availableParallelism } from 'node:os';
-import { EMBED_JOB_VERSIONS, MAX_ROWS_PER_JOB, ShoalError, cpuLaneOf, queueOf } from '@shoal/contract';
+import { EMBED_JOB_VERSIONS, MAX_ROWS_PER_JOB, ShoalError, cpuLaneOf, partsQueue, queueOf } from '@shoal/contract';
 import { READ_JOBS, sizesOf, storeFolders, type Settings } from '@shoal/core';
 import { checkModelName, isHubName, openModel, type Canary, type StoredModel } from '@shoal/models';
 import { defaultWorkerName, isSimulated, payloadSetOf, type QueueService } from '@shoal/queue';
 import { proveModel } from '../device/prove-model.ts';
+import type { ExecutorSettings } from '../executor/executor-settings.ts';
 import { ForkedExecutor } from './forked-executor.ts';
 import { startClaiming, type RunningWorker, type WorkerOptions } from './start-claiming.ts';
 
@@ -27,6 +28,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
   const { served, service } = serviceOf(settings, model.name);
   const server = { redisUrl, prefix, queue: queueOf({ name: served, kind: model.kind }), log };
   const cpuLane = cpuLaneOf(server.queue);
+  const parts = partsOf(settings, model, served);
   const workerName = settings.workerName ?? defaultWorkerName(settings.device);
   options.sayWho?.({ worker: workerName, queue: server.queue });
   const executor = new ForkedExecutor({
@@ -40,6 +42,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     threads,
     tokenizerThreads: settings.tokenizerThreads ?? defaultTokenizerThreads(),
     cpuQueue: cpuLane,
+    parts,
     payloadServers: model.kind === 'embedder' ? settings.payloadServers : undefined,
     model: model.name,
     served,
@@ -52,6 +55,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     queue: server.queue,
     service,
     cpuQueue: cpuLane,
+    partsQueue: parts?.queue,
     executor,
     cacheDir,
     workerName,
@@ -94,6 +98,16 @@ function serviceOf(
   return simServes === 'model'
     ? { served: model, service: 'simulation' }
     : { served: `${model}-sim`, service: undefined };
+}
+
+/** The lane of parts and the folders of this worker, where it takes them. */
+function partsOf(
+  { partFolders }: Pick<Settings, 'partFolders'>,
+  { kind }: StoredModel,
+  served: string,
+): ExecutorSettings['parts'] {
+  if (partFolders === undefined || kind !== 'embedder') return undefined;
+  return { queue: partsQueue(served), folders: partFolders.split(',').map((folder) => folder.trim()) };
 }
 
 /**

@@ -1,7 +1,7 @@
 // The executor process of a worker that runs a model: opens model, tokenizer, runtime and its own connection to the queue
 // server, then lets core's Executor answer the claimer. How it lives and ends is executor-process.ts.
 
-import { askablePrompts, keySpace } from '@shoal/contract';
+import { askablePrompts, keySpace, promptText } from '@shoal/contract';
 import {
   Executor,
   sizesOf,
@@ -9,13 +9,16 @@ import {
   type FromExecutor,
   type InferenceBackend,
   type JobOrder,
+  type PartOrder,
   type Logger,
   type Tokenizer,
 } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { CellStores, PayloadServers, RedisPayloadStore } from '@shoal/queue/payload';
+import { CellStores, PartLedger, PayloadServers, RedisPayloadStore } from '@shoal/queue/payload';
 import { openDevice } from '../device/open-device.ts';
+import { PartPlaces } from '../parts/part-place.ts';
+import { PartRunner } from '../parts/part-runner.ts';
 import { openDeviceBudget } from '../measure/device-budget.ts';
 import type { DeviceBudget } from '../measure/device-budget-parts.ts';
 import { executorProcess, type ExecutorProcess } from './executor-process.ts';
@@ -37,19 +40,30 @@ interface Parts {
   readonly deviceBudget: DeviceBudget;
   readonly store: RedisPayloadStore;
   readonly others: CellStores;
+  /** Of a worker that takes parts. */
+  readonly ledger: PartLedger | undefined;
 }
 
-await executorProcess<ExecutorSettings, JobOrder>(async (own) => {
+await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
   const parts = await openParts(own);
-  const { backend, deviceBudget, tokenizer, store, others } = parts;
-  const executor = startExecutor(own, parts);
+  const { backend, deviceBudget, tokenizer, store, others, ledger } = parts;
+  const { executor, runner } = startExecutor(own, parts);
   return {
-    handle: (message) => executor.handle(message),
+    handle: (message) => {
+      if (message.kind !== 'run') {
+        if (message.kind === 'drop') runner?.drop(message.jobIds);
+        return executor.handle(message);
+      }
+      const jobs = message.jobs.filter((order) => !('part' in order));
+      if (jobs.length > 0) executor.handle({ ...message, jobs });
+      runner?.run(message.jobs.filter((order) => 'part' in order));
+    },
     close: async () => {
       deviceBudget.stop();
+      await runner?.stop();
       await executor.stop();
       await backend.stop();
-      await Promise.all([tokenizer.stop(), others.stop()]);
+      await Promise.all([tokenizer.stop(), others.stop(), ledger?.stop()]);
       await store.stop();
     },
   };
@@ -60,6 +74,8 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const folders = { cacheDir, modelsDir, modelsReadOnly };
   const connecting = connectStore(settings, log);
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
+  const { redisUrl, prefix, parts } = settings;
+  const ledger = parts && (await PartLedger.connect({ redisUrl, prefix, queue: parts.queue, log }));
   const model = await openModel(settings.model, folders);
   const ownTokenizer = await openTokenizer(
     model,
@@ -76,7 +92,7 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const backend = await openBackend(settings, log, model, ownTokenizer);
   const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
   await warmShapes(backend, deviceBudget.budget, maxTokens, log);
-  return { model, tokenizer, backend, deviceBudget, ...(await connecting) };
+  return { model, tokenizer, backend, deviceBudget, ...(await connecting), ledger };
 }
 
 async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pick<Parts, 'store' | 'others'>> {
@@ -91,18 +107,22 @@ async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pi
 /** Tells the claimer that it may send work. */
 function startExecutor(
   { settings, log, tell }: ExecutorProcess<ExecutorSettings>,
-  { model, tokenizer, backend, deviceBudget, store, others }: Parts,
-): Executor {
+  { model, tokenizer, backend, deviceBudget, store, others, ledger }: Parts,
+): { readonly executor: Executor; readonly runner: PartRunner | undefined } {
   const { budget } = deviceBudget;
   const name = `${settings.served}@${model.revision}`;
   const keys = keySpace(settings.prefix);
-  const send = (message: FromExecutor): void => {
+  const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
+  const runner = runnerOf();
+  const send = (said: FromExecutor): void => {
+    const message = runner === undefined ? said : runner.hear(said);
+    if (message === undefined) return;
     tell(message);
     deviceBudget.hear(message);
     if (message.kind === 'budget') tell({ kind: 'learned', learned: budget.learned() });
   };
   const executor = new Executor({
-    store,
+    store: runner === undefined ? store : runner.storeBefore(store),
     storeIn: (cell) => others.of(cell),
     tokenizer,
     backend,
@@ -110,7 +130,7 @@ function startExecutor(
     log,
     limits: settings.limits,
     send,
-    faults: faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal)),
+    faults,
     isLastLane: backend.device === 'cpu',
     model: name,
     kind: model.kind,
@@ -133,7 +153,26 @@ function startExecutor(
     prompts: askablePrompts(model),
     isNormalized: model.isNormalized,
   });
-  return executor;
+  runner?.serve(executor);
+  return { executor, runner };
+
+  function runnerOf(): PartRunner | undefined {
+    if (ledger === undefined || settings.parts === undefined) return undefined;
+    const { dims, isNormalized } = model;
+    const { device, precision } = backend;
+    return new PartRunner({
+      ledger,
+      places: new PartPlaces(settings.parts.folders),
+      model: { name, dims, isNormalized, device, precision },
+      tokenizer,
+      promptText: (prompt) => promptText(model, prompt),
+      poolTokens: sizesOf(settings.limits, device).poolTokens,
+      tell,
+      clock: systemClock,
+      faults,
+      log,
+    });
+  }
 }
 
 async function openBackend(

@@ -17,6 +17,8 @@ export interface ExecutorSettings {
   readonly cpuQueue: string | undefined;
   /** Where large bodies of jobs go whose readers know them. Undefined: by the queue server. */
   readonly payloadServers?: string | undefined;
+  /** The lane of parts of files, and where they may lie. Undefined: none are taken. */
+  readonly parts?: { readonly queue: string; readonly folders: readonly string[] } | undefined;
   readonly model: string;
   /** The name under which its results go: the model's own, unless the device is simulated and no trial is on. */
   readonly served: string;
@@ -39,6 +41,7 @@ export interface ExecutorSettings {
     Settings,
     | 'maxPaddedTokens'
     | 'maxRows'
+    | 'poolTokens'
     | 'memoryFraction'
     | 'maxDeviceBytes'
     | 'latencyTargetMs'

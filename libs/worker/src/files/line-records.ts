@@ -9,7 +9,7 @@ import { decodeLine } from './utf8.ts';
 
 export async function* lineRecords(chunks: AsyncIterable<Buffer>, options: RecordOptions): AsyncGenerator<Found> {
   const ends = new LineEnds();
-  for await (const lines of readLines(chunks, options.maxLineBytes)) {
+  for await (const lines of readLines(chunks, options.maxLineBytes, options.begin)) {
     for (const line of lines) {
       ends.add(line);
       const found = readRecord(line, options);

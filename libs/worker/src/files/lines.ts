@@ -9,6 +9,9 @@
  */
 export const MAX_LINE_BYTES = 64 * 1024 * 1024;
 
+/** Where in its file a stream begins. */
+export type LineBegin = Pick<Line, 'number' | 'byteOffset'>;
+
 export interface Line {
   /** 1 for the first line of its file. */
   readonly number: number;
@@ -21,13 +24,14 @@ export interface Line {
 
 /**
  * The lines of a stream of chunks, as many at a time as a chunk completes. What follows the last line end is a line
- * unless it is empty.
+ * unless it is empty. `begin`: the first line of a stream that is not that of its file.
  */
 export async function* readLines(
   chunks: AsyncIterable<Buffer>,
   maxLineBytes: number = MAX_LINE_BYTES,
+  begin?: LineBegin,
 ): AsyncGenerator<readonly Line[]> {
-  const open = new OpenLine(maxLineBytes);
+  const open = new OpenLine(maxLineBytes, begin);
   let isAfterReturn = false;
   for await (const read of chunks) {
     if (read.length === 0) continue;
@@ -69,11 +73,13 @@ class OpenLine {
   readonly #maxBytes: number;
   #pieces: Buffer[] = [];
   #bytes = 0;
-  #number = 1;
-  #byteOffset = 0;
+  #number: number;
+  #byteOffset: number;
 
-  constructor(maxBytes: number) {
+  constructor(maxBytes: number, { number, byteOffset }: LineBegin = { number: 1, byteOffset: 0 }) {
     this.#maxBytes = maxBytes;
+    this.#number = number;
+    this.#byteOffset = byteOffset;
   }
 
   get isEmpty(): boolean {

@@ -1,5 +1,6 @@
 // What every input becomes: records of one text each, with an id and a place, good ones and bad ones in their order.
 
+import type { LineBegin } from './lines.ts';
 import type { ReadingNotes } from './reading-notes.ts';
 
 export const TEXT_FORMATS = ['text', 'jsonl', 'json', 'csv', 'markdown', 'parquet'] as const;
@@ -50,6 +51,8 @@ export interface RecordOptions {
   /** Whether the first row of CSV names the fields. */
   readonly hasHeader?: boolean;
   readonly maxLineBytes?: number;
+  /** Of lines: the first one that is read, where that is not the file's first. */
+  readonly begin?: LineBegin;
   /** Where it is counted what a reader leaves out. */
   readonly notes?: ReadingNotes;
 }

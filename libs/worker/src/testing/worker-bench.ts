@@ -47,9 +47,9 @@ export class WorkerBench {
     return new WorkerBench(await startTestServer());
   }
 
-  /** A CPU worker that is ready. */
+  /** A worker that is ready: on the CPU, or on the device that SHOAL_DEVICE names. */
   async startWorker(model: string, environment: Readonly<Record<string, string>> = {}): Promise<WorkerProcess> {
-    const { main, execArgv } = programOf('cpu-worker');
+    const { main, execArgv } = programOf(environment['SHOAL_DEVICE'] === undefined ? 'cpu-worker' : 'gpu-worker');
     const child = fork(main, [], {
       execArgv: [...execArgv],
       env: {

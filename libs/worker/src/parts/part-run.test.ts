@@ -1,0 +1,478 @@
+// A part on a real queue server and a real folder, with a worker that dies at each point where it may: whoever has the part
+// next ends it, each row is there once, and the bytes are those of a worker that nobody disturbed.
+
+import { createHash } from 'node:crypto';
+import {
+  chmod,
+  mkdir,
+  mkdtemp,
+  readFile,
+  readdir,
+  rename,
+  rm,
+  stat,
+  symlink,
+  utimes,
+  writeFile,
+} from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
+import { parquetReadObjects } from 'hyparquet';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import {
+  decodePartResult,
+  keySpace,
+  partFingerprint,
+  partId,
+  partName,
+  partTemporary,
+  type Part,
+  type PartSource,
+} from '@shoal/contract';
+import { systemClock, type JobOutcome, type PartOrder } from '@shoal/core';
+import { noFaults, type FaultPoints } from '@shoal/core/base';
+import { RecordingLogger } from '@shoal/core/testing';
+import { PartLedger, closeConnection, openConnection, type Redis } from '@shoal/queue/payload';
+import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { readFooter } from '../files/footer.ts';
+import { ParquetEncoder } from '../files/parquet-rows.ts';
+import { PartPlaces } from './part-place.ts';
+import { PartRun, type PartRunParts } from './part-run.ts';
+
+const DIMS = 4;
+const QUEUE = 'parts-fake';
+const MODEL = 'fake@0123456789ab';
+const ROWS = 5_000;
+const log = new RecordingLogger();
+let server: TestServer;
+let redis: Redis;
+let ledger: PartLedger;
+let place: string;
+let runs = 0;
+
+beforeAll(async () => {
+  server = await startTestServer({ topology: 'single' });
+  redis = openConnection({ url: server.url, name: 'test' });
+  ledger = await PartLedger.connect({ redisUrl: server.url, prefix: '{shoal}', queue: QUEUE, log });
+});
+
+beforeEach(async () => {
+  place = await mkdtemp(join(tmpdir(), 'shoal-parts-'));
+  await mkdir(join(place, 'out'));
+});
+
+afterEach(async () => {
+  await rm(place, { recursive: true, force: true });
+});
+
+afterAll(async () => {
+  await Promise.all([ledger.stop(), closeConnection(redis)]);
+  await server.stop();
+});
+
+const textOf = (row: number): string => `text ${row} ${'x'.repeat(row % 7)}`;
+
+/** What a text becomes: nobody else's, and the same as halves. */
+function vectorOf(text: string): Float32Array {
+  const hash = createHash('sha256').update(text).digest();
+  return Float32Array.from({ length: DIMS }, (_, at) => hash[at]! / 256);
+}
+
+async function sourceAt(path: string): Promise<PartSource> {
+  const { size, mtimeMs } = await stat(path);
+  return { kind: 'file', path, bytes: size, modifiedMs: mtimeMs };
+}
+
+/** Lines of JSONL; the third part of the file is the part, and some of its rows are bad. */
+async function linesPart(more: Partial<Part> = {}): Promise<Part> {
+  const path = join(place, 'docs.jsonl');
+  const lines = Array.from({ length: ROWS }, (_, row) =>
+    row % 1_000 === 999 ? '{"text": 7}\n' : `${JSON.stringify({ id: `r${row}`, text: textOf(row) })}\n`,
+  );
+  await writeFile(path, lines.join(''));
+  const from = Buffer.byteLength(lines.slice(0, 1_000).join(''));
+  return partOf({
+    format: 'jsonl',
+    source: await sourceAt(path),
+    range: { kind: 'bytes', from, to: (await stat(path)).size, firstLine: 1_001, lines: 4_000 },
+    ...more,
+  });
+}
+
+/** The second and third row group of a file of three. */
+async function groupsPart(more: Partial<Part> = {}): Promise<Part> {
+  const path = join(place, 'docs.parquet');
+  const encoder = await ParquetEncoder.open({
+    format: 'parquet',
+    dims: 2,
+    hasIds: true,
+    withText: true,
+    vectorField: 'old',
+  });
+  const records = Array.from({ length: ROWS }, (_, row) => ({ id: `r${row}`, index: row, text: textOf(row) }));
+  const vectors = new Float32Array(2 * ROWS);
+  const pieces = [...encoder.encode({ records, dims: 2, vectors, position: ROWS }), ...encoder.flush()];
+  await writeFile(path, Buffer.concat([encoder.head(), ...pieces.map(({ bytes }) => bytes), encoder.tail()]));
+  return partOf({
+    format: 'parquet',
+    source: await sourceAt(path),
+    range: { kind: 'groups', from: 1, to: 3, firstRow: 2_048, rows: ROWS - 2_048 },
+    output: { ...OUTPUT(), carries: true, vectorField: 'vector' },
+    ...more,
+  });
+}
+
+const OUTPUT = () =>
+  ({
+    kind: 'folder',
+    folder: join(place, 'out'),
+    stem: 'docs',
+    format: 'parquet',
+    dtype: 'f32',
+    hasIds: true,
+  }) as const;
+
+function partOf(given: Pick<Part, 'format' | 'source' | 'range'> & Partial<Part>): Part {
+  return {
+    run: (++runs).toString(16).padStart(16, '0'),
+    number: 0,
+    of: 1,
+    onError: 'skip',
+    output: OUTPUT(),
+    model: { name: MODEL, truncate: 'end' },
+    ...given,
+  };
+}
+
+class Died extends Error {}
+
+/** Dies there at the n-th time, as far as a process can die that goes on. */
+function diesAt(point: string, nth = 1): FaultPoints {
+  let reached = 0;
+  return {
+    reach: (at) => {
+      if (at === point && ++reached === nth) throw new Died(point);
+    },
+  };
+}
+
+interface Worker {
+  readonly token: string;
+  readonly parts: PartRunParts;
+  /** Texts that it ran. */
+  texts: number;
+}
+
+function worker(token: string, faults: FaultPoints = noFaults, more: Partial<PartRunParts> = {}): Worker {
+  const own: Worker = {
+    token,
+    texts: 0,
+    parts: {
+      ledger,
+      places: new PartPlaces([place]),
+      model: { name: MODEL, dims: DIMS, isNormalized: true, device: 'cpu', precision: 'fp32' },
+      async embed(_, texts) {
+        own.texts += texts.length;
+        (faults.reach as (at: string) => void)('embed');
+        const vectors = new Float32Array(texts.length * DIMS);
+        for (const [at, text] of texts.entries()) vectors.set(vectorOf(text), at * DIMS);
+        return { embedded: Promise.resolve({ vectors, tokens: 3 * texts.length, truncated: 1 }) };
+      },
+      tooLong: async (texts) => texts.map((text) => text.includes('xxxxxx')),
+      onRows: () => undefined,
+      clock: systemClock,
+      faults,
+      log,
+      checkpointMs: 0,
+      ...more,
+    },
+  };
+  return own;
+}
+
+/** Claims the part and runs it. */
+async function runBy({ token, parts }: Worker, part: Part): Promise<JobOutcome> {
+  const jobId = partId(part);
+  await redis.set(keySpace().lock(QUEUE, jobId), token);
+  return new PartRun(parts, orderOf(part, token)).run();
+}
+
+function orderOf(part: Part, token: string): PartOrder {
+  const fingerprint = partFingerprint(part);
+  return {
+    jobId: partId(part),
+    token,
+    queuedMs: 1,
+    class: 'bulk',
+    part,
+    fingerprint,
+    resultTtlMs: 60_000,
+    remainingMs: undefined,
+  };
+}
+
+async function out(): Promise<string[]> {
+  return (await readdir(join(place, 'out'))).toSorted();
+}
+
+const bytesOf = (part: Part): Promise<Buffer> => readFile(join(place, 'out', partName(part)));
+
+async function rowsIn(bytes: Buffer): Promise<Record<string, unknown>[]> {
+  const file = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length) as ArrayBuffer;
+  return parquetReadObjects({ file, compressors: { GZIP: (packed) => gunzipSync(packed) } });
+}
+
+/** The object of a worker that nobody disturbed. */
+async function reference(part: Part): Promise<Buffer> {
+  const undisturbed = { ...part, run: 'ffff'.padEnd(16, String(runs % 10)) };
+  expect(await runBy(worker(`reference-${runs}`), undisturbed)).toMatchObject({ kind: 'committed' });
+  const bytes = await bytesOf(undisturbed);
+  await rm(join(place, 'out'), { recursive: true });
+  await mkdir(join(place, 'out'));
+  await redis.flushall();
+  return bytes;
+}
+
+const FORMS: [string, () => Promise<Part>][] = [
+  ['lines', () => linesPart()],
+  ['row groups with all their columns', () => groupsPart()],
+  ['row groups with halves', () => groupsPart({ output: { ...OUTPUT(), dtype: 'f16' } })],
+];
+
+describe.each(FORMS)('a part of %s', (form, makePart) => {
+  test('becomes one object with each row once, a pointer, an entry and a manifest', async () => {
+    const part = await makePart();
+    const own = worker('a-1');
+    const isLines = form === 'lines';
+    const [first, rows] = isLines ? [1_000, 4_000 - 4] : [2_048, ROWS - 2_048];
+    expect(await runBy(own, part)).toMatchObject({
+      kind: 'committed',
+      value: { rows, dims: DIMS, tokens: 3 * rows, model: MODEL, dtype: part.output.dtype },
+    });
+    expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+    const bytes = await bytesOf(part);
+    const found = await rowsIn(bytes);
+    const expected = Array.from({ length: ROWS - first }, (_, at) => first + at).filter(
+      (row) => !isLines || row % 1_000 !== 999,
+    );
+    expect(found.map(({ id }) => id)).toEqual(expected.map((row) => `r${row}`));
+    const column = part.output.vectorField ?? 'embedding';
+    for (const [at, row] of expected.entries()) expect(found[at]![column]).toEqual([...vectorOf(textOf(row))]);
+    const others = part.output.carries === true ? { text: textOf(first + 7), old: [0, 0] } : {};
+    expect(found[7]).toMatchObject(others);
+    const pointer = decodePartResult((await ledger.pointer(partId(part)))!);
+    const sha256 = createHash('sha256').update(bytes).digest('hex');
+    expect(pointer).toMatchObject({ rows, bytes: bytes.length, sha256, refused: { rows: isLines ? 4 : 0 } });
+    expect(pointer.refused.first.map(({ line }) => line)).toEqual(isLines ? [2_000, 3_000, 4_000, 5_000] : []);
+    const manifest = JSON.parse(await readFile(join(place, 'out', 'docs.manifest.json'), 'utf8'));
+    expect(manifest).toMatchObject({ run: part.run, parts: 1, rows, list: [{ name: 'docs-00000.parquet', sha256 }] });
+  });
+
+  test.each([
+    ['embed', 1],
+    ['embed', 9],
+    ['part-checkpoint', 1],
+    ['part-whole', 1],
+    ['part-committed', 1],
+    ['part-renamed', 1],
+  ] as const)('a worker that dies at %s, the %ith time: another ends it with the same bytes', async (point, nth) => {
+    const part = await makePart();
+    const bytes = await reference(part);
+    const [first, second] = [worker('dead-1', diesAt(point, nth)), worker('alive-2')];
+    await expect(runBy(first, part)).rejects.toThrow(Died);
+    const before = await out();
+    // under its last name lies only what was committed
+    expect(before.includes('docs-00000.parquet')).toBe(point === 'part-renamed');
+    const wasCommitted = point === 'part-committed' || point === 'part-renamed';
+    expect(await runBy(second, part)).toMatchObject({ kind: wasCommitted ? 'already' : 'committed' });
+    expect(await bytesOf(part)).toEqual(bytes);
+    expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+    const { rows, tokens } = decodePartResult((await ledger.pointer(partId(part)))!);
+    expect(tokens).toBe(3 * rows);
+    expect(second.texts).toBeLessThanOrEqual(wasCommitted ? 0 : point === 'part-checkpoint' ? rows - 1_024 : rows);
+  });
+});
+
+test('five workers that die one after the other behind a checkpoint leave one object', async () => {
+  const part = await linesPart();
+  const bytes = await reference(part);
+  let texts = 0;
+  const ends: unknown[] = [];
+  for (let life = 0; life < 5; life++) {
+    const own = worker(`life-${life}`, diesAt('embed', 9));
+    await runBy(own, part).catch((error: unknown) => ends.push(error));
+    texts += own.texts;
+  }
+  expect(await bytesOf(part)).toEqual(bytes);
+  expect(ends.every((error) => error instanceof Died)).toBe(true);
+  expect(texts).toBeLessThan(3 * 4_000);
+  expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+});
+
+test('a worker whose lease is lost writes nothing under the last name, and the holder’s object stays', async () => {
+  const part = await linesPart();
+  const late = worker('late-1', {
+    reach: (at) => (at === 'part-whole' ? void redis.set(keySpace().lock(QUEUE, partId(part)), 'holder-2') : undefined),
+  });
+  expect(await runBy(late, part)).toMatchObject({ kind: 'lease-lost' });
+  expect((await out()).filter((name) => name.endsWith('.parquet'))).toEqual([]);
+  expect(await runBy(worker('holder-2'), part)).toMatchObject({ kind: 'committed' });
+  expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+});
+
+test('a checkpoint that lies, is cut, or is of another part is not gone on with', async () => {
+  const part = await linesPart();
+  const bytes = await reference(part);
+  const checkpoint = join(place, 'out', `${partName(part)}.checkpoint`);
+  const written = partTemporary(part, 'dead-1');
+  await writeFile(join(place, 'out', written), Buffer.alloc(10_000, 0xff));
+  const claims = {
+    fingerprint: partFingerprint(part),
+    written,
+    bytes: 9_000,
+    position: 256,
+    rows: 256,
+    tokens: 1,
+    truncated: 1,
+  };
+  const lies = [
+    claims,
+    { ...claims, bytes: 20_000 },
+    { ...claims, fingerprint: 'f'.repeat(16) },
+    { ...claims, written: '../x' },
+    7,
+  ];
+  for (const [at, lie] of lies.entries()) {
+    await writeFile(checkpoint, at === 0 ? JSON.stringify(lie).slice(0, 40) : JSON.stringify(lie));
+    await redis.flushall();
+    const own = worker(`own-${at}`);
+    expect(await runBy(own, { ...part, run: part.run })).toMatchObject({ kind: 'committed' });
+    expect(own.texts).toBe(3_996);
+    expect(await bytesOf(part)).toEqual(bytes);
+    await writeFile(join(place, 'out', written), Buffer.alloc(10_000, 0xff));
+  }
+});
+
+const failed = (code: string, message: string | RegExp) => ({
+  kind: 'failed',
+  failure: { code, message: expect.stringMatching(message) },
+});
+
+describe('fails by name', () => {
+  test('a source that changed before, and one that changed while it was read', async () => {
+    const part = await linesPart();
+    const path = join(place, 'docs.jsonl');
+    const during = worker('a', {
+      reach: (at) => {
+        if ((at as string) !== 'embed') return;
+        throw new Died();
+      },
+    });
+    await expect(runBy(during, part)).rejects.toThrow(Died);
+    await utimes(path, 1, 1);
+    expect(await runBy(worker('b'), part)).toMatchObject(failed('SOURCE_CHANGED', /docs\.jsonl is another file/));
+    const again = { ...part, run: 'a'.repeat(16), source: await sourceAt(path) };
+    let isTouched = false;
+    const reading = worker('c', noFaults, { onRows: () => void (isTouched ||= (utimes(path, 2, 2), true)) });
+    expect(await runBy(reading, again)).toMatchObject(failed('SOURCE_CHANGED', 'run the command again'));
+    expect((await out()).filter((name) => name.endsWith('.parquet'))).toEqual([]);
+  });
+
+  test('what lies outside of the folders, by a path, by a link, as a source and as a target', async () => {
+    const part = await linesPart();
+    const elsewhere = await mkdtemp(join(tmpdir(), 'shoal-elsewhere-'));
+    try {
+      await rename(join(place, 'docs.jsonl'), join(elsewhere, 'docs.jsonl'));
+      await symlink(join(elsewhere, 'docs.jsonl'), join(place, 'docs.jsonl'));
+      await symlink(elsewhere, join(place, 'link'));
+      const outside = failed('FILE_UNREADABLE', /outside of the folders .*SHOAL_PART_FOLDERS/);
+      expect(await runBy(worker('a'), part)).toMatchObject(outside);
+      const direct = { ...part, source: await sourceAt(join(elsewhere, 'docs.jsonl')) };
+      expect(await runBy(worker('a'), direct)).toMatchObject(outside);
+      const into = { ...(await linesPart()), output: { ...OUTPUT(), folder: join(place, 'link') } };
+      expect(await runBy(worker('a'), into)).toMatchObject(failed('FILE_UNWRITABLE', 'outside of the folders'));
+      expect(await readdir(elsewhere)).toEqual(['docs.jsonl']);
+    } finally {
+      await rm(elsewhere, { recursive: true });
+    }
+  });
+
+  test('a target that is gone, is no folder, or takes no more', async () => {
+    const part = await linesPart();
+    const gone = { ...part, output: { ...OUTPUT(), folder: join(place, 'gone') } };
+    expect(await runBy(worker('a'), gone)).toMatchObject(failed('FILE_UNWRITABLE', 'no such folder; make it'));
+    if (process.getuid?.() === 0) return console.log('root may write everywhere: a read-only target is not tried');
+    await chmod(join(place, 'out'), 0o500);
+    expect(await runBy(worker('a'), part)).toMatchObject(failed('FILE_UNWRITABLE', 'may not write there'));
+    await chmod(join(place, 'out'), 0o700);
+  });
+
+  test.each<[string, string, Partial<Part>]>([
+    ['FINGERPRINT_MISMATCH', 'is for other@1', { model: { name: 'other@1', truncate: 'end' } }],
+    ['JOB_INVALID', 'asks for 5 dimensions', { model: { name: MODEL, truncate: 'end', dimensions: 5 } }],
+    ['INPUT_INVALID', 'docs.jsonl, line 2000: field "text" is a number', { onError: 'fail' }],
+    [
+      'FILE_UNREADABLE',
+      's3://bucket/key cannot be read',
+      { source: { kind: 's3', bucket: 'bucket', key: 'key', etag: 'e', bytes: 1 } },
+    ],
+    [
+      'FILE_UNREADABLE',
+      'there is no such file; does this worker see',
+      { source: { kind: 'file', path: '/nowhere/x', bytes: 1, modifiedMs: 1 } },
+    ],
+    ['JOB_INVALID', 'in the middle of a line', { range: { kind: 'bytes', from: 5, to: 100, firstLine: 1, lines: 1 } }],
+  ])('%s: %s', async (code, message, change) => {
+    expect(await runBy(worker('a'), await linesPart(change))).toMatchObject(failed(code, message));
+  });
+
+  test('an object that was removed or changed after it was done', async () => {
+    const part = await linesPart();
+    await runBy(worker('a'), part);
+    expect(await runBy(worker('b'), part)).toMatchObject({ kind: 'already' });
+    await writeFile(join(place, 'out', partName(part)), 'x');
+    expect(await runBy(worker('b'), part)).toMatchObject(failed('PAYLOAD_LOST', 'removed or changed'));
+  });
+});
+
+test('texts that the model would cut are bad rows where nothing may be cut', async () => {
+  const part = await linesPart({ model: { name: MODEL, truncate: 'error' } });
+  expect(await runBy(worker('a'), part)).toMatchObject({ kind: 'committed' });
+  const { refused, rows } = decodePartResult((await ledger.pointer(partId(part)))!);
+  const cut = Array.from({ length: 4_000 }, (_, at) => 1_000 + at).filter(
+    (row) => row % 7 === 6 && row % 1_000 !== 999,
+  );
+  expect({ rows, refused: refused.rows }).toEqual({ rows: 4_000 - 4 - cut.length, refused: 4 + cut.length });
+  expect(refused.first).toHaveLength(100);
+});
+
+test('the manifest waits for the last part, and has all of them in order', async () => {
+  const whole = await linesPart();
+  const { from, to } = whole.range;
+  const lines = (await readFile(join(place, 'docs.jsonl'))).subarray(from, to).toString().split('\n');
+  const middle = from + Buffer.byteLength(`${lines.slice(0, 2_000).join('\n')}\n`);
+  const parts = [
+    { ...whole, number: 0, of: 2, range: { kind: 'bytes', from, to: middle, firstLine: 1_001, lines: 2_000 } },
+    { ...whole, number: 1, of: 2, range: { kind: 'bytes', from: middle, to, firstLine: 3_001, lines: 2_000 } },
+  ] as const satisfies readonly Part[];
+  await runBy(worker('a'), parts[1]);
+  expect(await out()).toEqual(['docs-00001.parquet']);
+  await runBy(worker('b'), parts[0]);
+  expect(await out()).toEqual(['docs-00000.parquet', 'docs-00001.parquet', 'docs.manifest.json']);
+  const ids = (await Promise.all(parts.map(async (part) => rowsIn(await bytesOf(part))))).flat().map(({ id }) => id);
+  expect(new Set(ids).size).toBe(3_996);
+  expect(ids).toHaveLength(3_996);
+  expect((await readFooter(await openOf(parts[0]), 'x')).rows).toBe(1_998);
+});
+
+async function openOf(part: Part) {
+  const bytes = await bytesOf(part);
+  return {
+    stat: async () => ({ size: bytes.length }),
+    read: async (into: Uint8Array, offset: number, length: number, position: number) => ({
+      bytesRead: bytes.copy(into, offset, position, position + length),
+    }),
+    close: async () => undefined,
+  };
+}

@@ -1,0 +1,314 @@
+// The parts that an executor has. To it each is many small jobs: they go into the same pool as all others, as bulk work of
+// their tenant, and this lies between the executor and those it speaks with. Their inputs are in their orders and their
+// results come here, so it is a payload store; what the executor says of them is kept from the claimer, which knows the
+// parts alone. Rows of parts fill half of the pool at most: the rest is for what comes through the queue.
+
+import { randomUUID } from 'node:crypto';
+import { RESULT_HEADER_BYTES, ShoalError, type Part } from '@shoal/contract';
+import type {
+  BatchTokenizer,
+  CommitRequest,
+  CommitResult,
+  Executor,
+  FromExecutor,
+  InputRead,
+  JobOrder,
+  JobOutcome,
+  PartOrder,
+  PayloadStore,
+  WantedPayload,
+} from '@shoal/core';
+import { Left, PartRun, type Embedded, type PartRunParts } from './part-run.ts';
+
+export interface PartRunnerParts extends Omit<PartRunParts, 'embed' | 'tooLong' | 'onRows'> {
+  readonly tokenizer: Pick<BatchTokenizer, 'encodeAll' | 'maxTokens'>;
+  /** What goes before each text; undefined for a prompt that the model does not have. */
+  readonly promptText: (prompt: string | undefined) => string | undefined;
+  /** Tokens that are to wait in the executor's pool, of all jobs. */
+  readonly poolTokens: number;
+  /** To the claimer. */
+  readonly tell: (message: FromExecutor) => void;
+}
+
+interface SmallJob {
+  readonly part: PartOrder;
+  /** Of all its rows, as far as nobody has counted. */
+  readonly expectedTokens: number;
+  isFilled: boolean;
+  vectors: Float32Array | undefined;
+  readonly done: PromiseWithResolvers<Embedded>;
+}
+
+interface OpenPart {
+  readonly order: PartOrder;
+  readonly left: PromiseWithResolvers<never>;
+  ended: Promise<void>;
+}
+
+/** Rows that are told of together. */
+const TOLD_ROWS = 4_096;
+const CHARACTERS_PER_TOKEN = 4;
+
+export class PartRunner {
+  private readonly parts: PartRunnerParts;
+  private readonly open = new Map<string, OpenPart>();
+  private readonly small = new Map<string, SmallJob>();
+  /** Texts that wait for room. */
+  private waiting: { readonly part: OpenPart; readonly tokens: number; readonly begin: () => void }[] = [];
+  private executor: Pick<Executor, 'handle' | 'waitingTokens'> | undefined;
+  /** No job of a producer has such an id. */
+  private readonly prefix = randomUUID();
+  private made = 0;
+  private untoldRows = 0;
+  private isStopping = false;
+
+  constructor(parts: PartRunnerParts) {
+    this.parts = parts;
+  }
+
+  /** Before the first part. */
+  serve(executor: Pick<Executor, 'handle' | 'waitingTokens'>): void {
+    this.executor = executor;
+  }
+
+  // ---- towards the claimer ----------------------------------------------------------------------------------------
+
+  run(orders: readonly PartOrder[]): void {
+    for (const order of orders) {
+      const { jobId, token } = order;
+      const older = this.open.get(jobId);
+      if (older?.order.token === token) continue; // a claimer that is not sure sends it again
+      if (this.isStopping) this.answer({ kind: 'unstarted', jobId, token });
+      else this.begin(order, older);
+    }
+  }
+
+  drop(jobIds: readonly string[]): void {
+    for (const jobId of jobIds) {
+      const part = this.open.get(jobId);
+      if (part === undefined) continue;
+      this.open.delete(jobId);
+      this.leave(part);
+    }
+  }
+
+  /** Every part goes back as far as it is: at its last even place, with a checkpoint. */
+  async stop(): Promise<void> {
+    this.isStopping = true;
+    const open = [...this.open.values()];
+    for (const part of open) this.leave(part);
+    await Promise.all(open.map(({ ended }) => ended));
+  }
+
+  private begin(order: PartOrder, older: OpenPart | undefined): void {
+    if (older !== undefined) this.leave(older);
+    const left = Promise.withResolvers<never>();
+    left.promise.catch(() => undefined);
+    const part: OpenPart = { order, left, ended: Promise.resolve() };
+    this.open.set(order.jobId, part);
+    part.ended = this.through(part, older?.ended);
+  }
+
+  private async through(part: OpenPart, before: Promise<void> | undefined): Promise<void> {
+    const { order } = part;
+    const { jobId, token } = order;
+    await before; // it may write the same file
+    let outcome: JobOutcome;
+    try {
+      const run = new PartRun(
+        {
+          ...this.parts,
+          embed: (_, texts) => this.embed(part, texts),
+          tooLong: (texts, prompt) => this.tooLong(texts, prompt),
+          onRows: (rows) => this.count(rows),
+        },
+        order,
+      );
+      outcome = await run.run();
+    } catch (error) {
+      if (!(error instanceof Left)) throw error;
+      outcome = { kind: 'unstarted', jobId, token };
+    } finally {
+      this.leave(part); // rows that nobody waits for any more
+    }
+    this.count(0);
+    // of one that was dropped nobody wants to hear
+    if (this.open.get(jobId) !== part) return;
+    this.open.delete(jobId);
+    this.answer(outcome);
+  }
+
+  /** What this part still has at the executor is forgotten, and whoever waits for it hears so. */
+  private leave(part: OpenPart): void {
+    part.left.reject(new Left('the part is left as it is'));
+    this.waiting = this.waiting.filter((one) => one.part !== part);
+    const own = [...this.small].filter(([, job]) => job.part === part.order);
+    if (own.length > 0) this.executor?.handle({ kind: 'drop', jobIds: own.map(([jobId]) => jobId) });
+    for (const [jobId, { done }] of own) {
+      this.small.delete(jobId);
+      done.reject(new Left('the part is left as it is'));
+    }
+    this.pump();
+  }
+
+  private answer(outcome: JobOutcome): void {
+    this.parts.tell({ kind: 'outcomes', outcomes: [outcome] });
+  }
+
+  private count(rows: number): void {
+    this.untoldRows += rows;
+    if (this.untoldRows === 0 || (rows > 0 && this.untoldRows < TOLD_ROWS)) return;
+    this.parts.tell({ kind: 'part-rows', rows: this.untoldRows });
+    this.untoldRows = 0;
+  }
+
+  // ---- small jobs -----------------------------------------------------------------------------------------------
+
+  /** Resolves once there is room for them in the pool. */
+  private async embed(part: OpenPart, texts: readonly string[]): Promise<{ readonly embedded: Promise<Embedded> }> {
+    const expectedTokens = this.expected(texts);
+    const begun = Promise.withResolvers<void>();
+    this.waiting.push({ part, tokens: expectedTokens, begin: () => begun.resolve() });
+    this.pump();
+    await Promise.race([begun.promise, part.left.promise]);
+    const done = Promise.withResolvers<Embedded>();
+    done.promise.catch(() => undefined);
+    const order = this.orderOf(part.order, texts);
+    this.small.set(order.jobId, { part: part.order, expectedTokens, isFilled: false, vectors: undefined, done });
+    this.executor!.handle({ kind: 'run', jobs: [order], isQueueDrained: false });
+    this.pump();
+    return { embedded: done.promise };
+  }
+
+  private orderOf({ part, tenant, requestId }: PartOrder, texts: readonly string[]): JobOrder {
+    const { truncate, prompt, dimensions, normalize } = part.model;
+    const jobId = `${this.prefix}#${++this.made}`;
+    return {
+      jobId,
+      // there is nobody to hand its rows over to: one that does not fit here fails its part
+      lane: 'cpu',
+      token: jobId,
+      queuedMs: 0,
+      fingerprint: undefined,
+      class: 'bulk',
+      tenant,
+      input: { form: 'inline', texts },
+      truncate,
+      prompt,
+      // the object's encoder makes its form of them
+      output: { dtype: 'f32', dimensions, ...(normalize !== undefined && { normalize }) },
+      resultTtlMs: 0,
+      requestId,
+      remainingMs: undefined,
+    };
+  }
+
+  /** One after the other: parts take turns with what they have read. */
+  private pump(): void {
+    for (let next = this.waiting[0]; next !== undefined && this.hasRoom(next.tokens); next = this.waiting[0]) {
+      this.waiting.shift();
+      next.begin();
+      return; // its job is counted once it is made, and pumps again
+    }
+  }
+
+  private hasRoom(tokens: number): boolean {
+    let waiting = 0;
+    for (const [jobId, { isFilled, expectedTokens }] of this.small)
+      waiting += isFilled ? (this.executor?.waitingTokens(jobId) ?? 0) : expectedTokens;
+    return waiting === 0 || waiting + tokens <= this.parts.poolTokens / 2;
+  }
+
+  private expected(texts: readonly string[]): number {
+    const { maxTokens } = this.parts.tokenizer;
+    return texts.reduce((sum, text) => sum + Math.min(maxTokens, 2 + Math.ceil(text.length / CHARACTERS_PER_TOKEN)), 0);
+  }
+
+  private async tooLong(texts: readonly string[], prompt: Part['model']['prompt']): Promise<readonly boolean[]> {
+    const prefix = this.parts.promptText(prompt) ?? '';
+    const rows = await this.parts.tokenizer.encodeAll(texts.map((text) => prefix + text));
+    return rows.map(({ isTruncated }) => isTruncated);
+  }
+
+  // ---- between the executor and others ----------------------------------------------------------------------------
+
+  /** The store of the executor: its own, and here for small jobs. */
+  storeBefore(store: PayloadStore): PayloadStore {
+    const isSmall = ({ jobId }: { readonly jobId: string }): boolean => jobId.startsWith(this.prefix);
+    return {
+      read: async (jobs: readonly WantedPayload[]): Promise<readonly InputRead[]> => {
+        const others = jobs.filter((job) => !isSmall(job));
+        const read = others.length === 0 ? [] : await store.read(others);
+        let next = 0;
+        return jobs.map((job) => (isSmall(job) ? { input: undefined, resultHead: undefined } : read[next++]!));
+      },
+      commit: async (requests: readonly CommitRequest[], options): Promise<readonly CommitResult[]> => {
+        const others = requests.filter((request) => !isSmall(request));
+        const results = others.length === 0 ? [] : await store.commit(others, options);
+        let next = 0;
+        return requests.map((request) => (isSmall(request) ? this.receive(request) : results[next++]!));
+      },
+      stop: () => store.stop(),
+    };
+  }
+
+  /** What the executor says, without what it says of small jobs; undefined where nothing is left. */
+  hear(message: FromExecutor): FromExecutor | undefined {
+    if (this.small.size === 0 && this.waiting.length === 0 && this.made === 0) return message;
+    const isOther = (jobId: string): boolean => !jobId.startsWith(this.prefix);
+    switch (message.kind) {
+      case 'filled':
+        for (const { jobId } of message.jobs) this.filled(jobId);
+        return { ...message, jobs: message.jobs.filter(({ jobId }) => isOther(jobId)) };
+      case 'began':
+        this.pumpSoon();
+        return { ...message, jobIds: message.jobIds.filter(isOther) };
+      case 'outcomes': {
+        for (const outcome of message.outcomes) this.conclude(outcome);
+        const outcomes = message.outcomes.filter(({ jobId }) => isOther(jobId));
+        return outcomes.length === 0 ? undefined : { kind: 'outcomes', outcomes };
+      }
+      default:
+        return message;
+    }
+  }
+
+  private filled(jobId: string): void {
+    const job = this.small.get(jobId);
+    if (job === undefined) return;
+    job.isFilled = true;
+    this.pumpSoon();
+  }
+
+  /** The executor is in the middle of something: it is given more behind that. */
+  private pumpSoon(): void {
+    queueMicrotask(() => this.pump());
+  }
+
+  /** A copy: the bytes are the executor's again. */
+  private receive({ jobId, result }: CommitRequest): CommitResult {
+    const job = this.small.get(jobId);
+    const body = result.subarray(RESULT_HEADER_BYTES);
+    if (job !== undefined) {
+      const vectors = new Float32Array(body.length / 4);
+      Buffer.from(vectors.buffer).set(body);
+      job.vectors = vectors;
+    }
+    return 'committed';
+  }
+
+  private conclude(outcome: JobOutcome): void {
+    const job = this.small.get(outcome.jobId);
+    if (job === undefined) return;
+    this.small.delete(outcome.jobId);
+    if (outcome.kind === 'committed' && job.vectors !== undefined && 'tokens' in outcome.value)
+      job.done.resolve({
+        vectors: job.vectors,
+        tokens: outcome.value.tokens,
+        truncated: outcome.value.truncated,
+      });
+    else if (outcome.kind === 'failed') job.done.reject(new ShoalError(outcome.failure.code, outcome.failure.message));
+    else job.done.reject(new Left(`a small job of the part is ${outcome.kind}`));
+    this.pumpSoon();
+  }
+}
