@@ -198,7 +198,7 @@ describe.skipIf(!isNight)('(nightly)', () => {
         filter: (each) => !/packages\/(?:build|folders)/.test(each),
       });
     const folder = join(place, 'cuda');
-    mkdirSync(folder);
+    mkdirSync(folder, { recursive: true }); // there since a first attempt
     writeFileSync(join(folder, 'package.json'), '{ "name": "@shoal/cuda-linux-x64", "version": "0.1.0" }\n');
     execFileSync('npm', ['pack', '--pack-destination', join(tree, 'dist/packages')], { cwd: folder, stdio: 'ignore' });
     const there = new ContainerRig({ root: tree, folder: join(CACHE, 'test-infra/containers') });
