@@ -8,7 +8,8 @@
 // `--tokens-per-ms`: what each device runs; 0: as fast as the queue goes, for a machine with cores enough. `--device
 // gpu:0,gpu:1`: the workers of the cells are on these in turns. `--producers N`: so many processes, each with a client; more
 // than one where one would be the limit. `--in-flight`: jobs for each cell. `--away N`: in the last turn the second cell is
-// killed and stays away for N seconds; every row comes all the same.
+// killed and stays away for N seconds; every row comes all the same, in its order. `elsewhere` is what another client gets
+// that opens while it is away.
 //
 // Prints one JSON line: texts/s and CPU a job of each turn, what was busy in it, and the median ratio of the turns that
 // followed each other. Its goal is the number of cells, within 5 %. Linux only.
@@ -67,9 +68,10 @@ const rigs = await Promise.all(
   ),
 );
 const cells = rigs.map(({ url }, at): Cell => ({ name: `c${at}`, address: url }));
-const producers = Array.from({ length: sized('producers', 2) }, () =>
-  fork(fileURLToPath(new URL('./cells-producer.ts', import.meta.url)), [], { stdio: ['ignore', 2, 2, 'ipc'] }),
-);
+const fromHere = (): ChildProcess =>
+  fork(fileURLToPath(new URL('./cells-producer.ts', import.meta.url)), [], { stdio: ['ignore', 2, 2, 'ipc'] });
+const producers = Array.from({ length: sized('producers', 2) }, fromHere);
+const model = isSimulated ? 'minilm-sim' : 'minilm';
 const died = Promise.race(
   producers.map(async (producer) => {
     const [code] = (await once(producer, 'exit')) as [number | null];
@@ -78,7 +80,6 @@ const died = Promise.race(
 );
 died.catch(() => undefined);
 try {
-  const model = isSimulated ? 'minilm-sim' : 'minilm';
   await askAll({ ask: 'expect', cells: cells.slice(0, 1), model, jobTexts });
   const rounds: { readonly one: Turn; readonly all: Turn }[] = [];
   for (let round = 0; round < sized('rounds', 1); round++) {
@@ -88,12 +89,26 @@ try {
     rounds.push(round % 2 === 0 ? { one: told[0]!, all: told[1]! } : { one: told[1]!, all: told[0]! });
   }
   const awaySeconds = sized('away', 2);
-  const away = awaySeconds === 0 ? undefined : await turn(cells.length, 20 + awaySeconds, () => killed(awaySeconds));
+  let elsewhere: Elsewhere | undefined;
+  const meanwhile = async (): Promise<void> => {
+    elsewhere = await killed(awaySeconds);
+  };
+  const away = awaySeconds === 0 ? undefined : await turn(cells.length, 20 + awaySeconds, meanwhile);
   const ratio = median(rounds.map(({ one, all: many }) => many.textsPerSecond / one.textsPerSecond));
   const cpuRatio = median(rounds.map(({ one, all: many }) => many.cpuMicrosPerJob / one.cpuMicrosPerJob));
-  const found = { cells: cells.length, producers: producers.length, jobTexts, ratio, cpuRatio, rounds, away };
+  const found = {
+    cells: cells.length,
+    producers: producers.length,
+    jobTexts,
+    ratio,
+    cpuRatio,
+    rounds,
+    away,
+    elsewhere,
+  };
   process.stdout.write(`${JSON.stringify({ bench: 'cells', part: 'cells', devices, pace, ...found })}\n`);
   if (rounds.length > 0) keep(ratio, cpuRatio, rounds);
+  if (rounds.length > 0 && away !== undefined && elsewhere !== undefined) keepAway(rounds, away, elsewhere);
 } finally {
   for (const producer of producers) producer.removeAllListeners('exit').kill('SIGKILL');
   await Promise.all(rigs.map((rig) => rig.stop()));
@@ -113,6 +128,22 @@ function keep(ratio: number, cpuRatio: number, rounds: readonly { readonly one: 
       one_cpu_us_per_job: Math.round(median(rounds.map(({ one }) => one.cpuMicrosPerJob))),
     },
     ...(isSimulated && { bar: { figure: 'texts_ratio', at_least: 0.95 * cells.length } }),
+  });
+}
+
+/** Nothing is kept of a run in which a row was lost, another, or twice: its producer ends. */
+function keepAway(rounds: readonly { readonly one: Turn }[], away: Turn, elsewhere: Elsewhere): void {
+  const ratio = elsewhere.textsPerSecond / median(rounds.map(({ one }) => one.textsPerSecond));
+  record({
+    bench: 'cells',
+    case: `one of ${cells.length} cells killed and away ${args.away} s: a client that opens then ÷ one cell`,
+    figures: {
+      texts_ratio: Math.round(1_000 * ratio) / 1_000,
+      rows_of_that_client: elsewhere.rows,
+      rows_of_one_that_was_there: away.rows,
+      lost: 0,
+    },
+    bar: { figure: 'texts_ratio', at_least: 0.95 * (cells.length - 1) },
   });
 }
 
@@ -176,10 +207,30 @@ function sum(figures: readonly number[]): number {
   return figures.reduce((total, one) => total + one, 0);
 }
 
-async function killed(awaySeconds: number): Promise<void> {
+interface Elsewhere {
+  readonly textsPerSecond: number;
+  readonly rows: number;
+}
+
+async function killed(awaySeconds: number): Promise<Elsewhere> {
   const { server } = rigs[1]!;
   await sleep(5_000);
   await server.kill9();
-  await sleep(1_000 * awaySeconds);
-  await server.restart();
+  const back = sleep(1_000 * awaySeconds);
+  const other = fromHere();
+  try {
+    await ask(other, { ask: 'expect', cells: cells.slice(0, 1), model, jobTexts });
+    await ask(other, { ask: 'start', cells, inFlightJobs: Number(args['in-flight']) * cells.length });
+    await sleep(1_000 * sized('warm', 1));
+    const [before, beganMs] = [await ask(other, { ask: 'count' }), performance.now()];
+    await sleep(Math.max(500, 600 * awaySeconds));
+    const after = await ask(other, { ask: 'count' });
+    const seconds = (performance.now() - beganMs) / 1_000;
+    const ended = await ask(other, { ask: 'stop' });
+    return { textsPerSecond: (after.rows - before.rows) / seconds, rows: ended.rows };
+  } finally {
+    other.kill('SIGKILL');
+    await back;
+    await server.restart();
+  }
 }
