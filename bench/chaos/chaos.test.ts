@@ -1,5 +1,5 @@
 // Twelve seconds of chaos, in CI; ten minutes in either mode of the append-only file every night, and one each over payload
-// servers and a bucket. The seed is printed; CHAOS_SEED repeats a run's faults.
+// servers, a bucket and cells. The seed is printed; CHAOS_SEED repeats a run's faults.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -68,4 +68,21 @@ test.skipIf(process.platform !== 'linux').each(isNightly ? NIGHTLY : DAILY)(
     ).toBe(acknowledged);
   },
   isNightly ? 1_260_000 : 300_000,
+);
+
+test.skipIf(process.platform !== 'linux' || !isNightly)(
+  `chaos over four cells, seed ${SEED}: every row comes once and is that of an undisturbed run, and no call fails`,
+  async () => {
+    const path = fileURLToPath(new URL('./cells.ts', import.meta.url));
+    const conditions = testsRunBuild ? [] : ['--conditions=@shoal/source'];
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      [...conditions, path, '--seconds', '60', '--seed', SEED],
+      { timeout: 600_000 },
+    ).catch((error: unknown) => error as { readonly stdout: string });
+    process.stdout.write(stdout);
+    const { lost, wrong, twice, failed } = JSON.parse(stdout) as Record<string, unknown>;
+    expect({ lost, wrong, twice, failed }).toEqual({ lost: 0, wrong: 0, twice: 0, failed: {} });
+  },
+  660_000,
 );
