@@ -28,7 +28,16 @@ export {
 } from './settings/config.ts';
 export { settingsSchema, type Settings } from './settings/schema.ts';
 export { redactMessage, redactText, redactUrl } from './settings/redact-url.ts';
-export { cellsFile, cellsIn, checkCells, homeCell, readCells, withHome, type Cell } from './settings/cells.ts';
+export {
+  cellsFile,
+  cellsIn,
+  checkCells,
+  homeCell,
+  readCells,
+  unreadable,
+  withHome,
+  type Cell,
+} from './settings/cells.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type {
   AnyOrder,

@@ -30,6 +30,23 @@ test.each<[string, unknown, string]>([
   ['two of one name', [A, { ...B, name: 'a' }], 'two cells are called "a"'],
   ['one server twice', [A, { name: 'b', address: A.address }], '"a" and "b" are the same server'],
   ['one server as two users', [A, { name: 'b', address: 'redis://me:secret@one/0?db=0' }], 'are the same server'],
+  [
+    'one cluster by two of its nodes',
+    [
+      { name: 'a', address: 'redis+cluster://one:6379,two:6379' },
+      { name: 'b', address: 'redis+cluster://me:secret@two:6379,three:6379' },
+    ],
+    'are the same cluster, redis+cluster://***@two:6379,three:6379: a cluster is one cell',
+  ],
+  [
+    'one master of Sentinels twice',
+    [
+      { name: 'a', address: 'redis+sentinel://one:26379,two:26379/main' },
+      { name: 'b', address: 'redis+sentinel://two:26379/main' },
+    ],
+    'are the same server',
+  ],
+  ['a prefix for a cell', [{ ...A, prefix: '{shoal.1}' }], '"prefix", which no cell has'],
   ['no name', [{ address: A.address }], 'cell 1 has no name'],
   ['a name with an @', [A, { ...B, name: 'b@c' }], 'cell 2 has no name of 1 to 32'],
   ['a name with a capital', [{ ...A, name: 'A' }], 'cell 1 has no name'],
@@ -59,8 +76,19 @@ test('every problem is told at once, and no password', () => {
 
 test('a file that cannot be read is named, and so is one that holds no list', () => {
   expect(() => readCells('/nowhere/cells.json')).toThrow(/the cells of \/nowhere\/cells.json: .*ENOENT/);
-  const path = fileWith('cells: a, b');
-  expect(() => readCells(path)).toThrow(`the cells of ${path}: it is not valid JSON`);
+  for (const text of ['cells: a, b', '', '[{"name":"a","addr']) {
+    const path = fileWith(text);
+    expect(() => readCells(path)).toThrow(`the cells of ${path}: it is not valid JSON`);
+  }
+  expect(() => readCells(fileWith('x'.repeat(2 << 20)))).toThrow(
+    'it has 2,097,152 bytes, and a list of cells has at most',
+  );
+  expect(() => readCells(tmpdir())).toThrow('it is no file');
+});
+
+test('two masters that the same Sentinels watch are two cells', () => {
+  const list = ['a', 'b'].map((name) => ({ name, address: `redis+sentinel://one:26379,two:26379/${name}` }));
+  expect(checkCells(list, 'cells')).toEqual(list);
 });
 
 test('home is the cell at redisUrl, the first where that is not set, and none that is not in the list', () => {

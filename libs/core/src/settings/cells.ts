@@ -1,7 +1,7 @@
 // The list of cells: which queue servers are used as one queue. As text or in a file, read at start and again while a
 // process runs. Nothing here connects; what is wrong with a list is said at once, and no message has a password.
 
-import { readFileSync } from 'node:fs';
+import { readFileSync, statSync, type Stats } from 'node:fs';
 import { resolve } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { redactUrl } from './redact-url.ts';
@@ -19,6 +19,8 @@ export interface Cell {
 const NAME = /^[a-z0-9][a-z0-9-]{0,31}$/;
 const ADDRESS = /^(rediss?(\+(sentinel|cluster))?|unix):\/\//;
 const MOST_CELLS = 64;
+/** 64 cells with long addresses are a tenth of it. */
+const MOST_BYTES = 1 << 20;
 const KEYS = ['name', 'address', 'write'];
 const EXAMPLE = '[{"name":"a","address":"redis://10.0.0.5:6379"},{"name":"b","address":"redis://10.0.0.6:6379"}]';
 
@@ -29,11 +31,21 @@ export function readCells(setting: string): readonly Cell[] {
   const where = `the cells of ${path}`;
   let text: string;
   try {
+    const problem = unreadable(statSync(path));
+    if (problem !== undefined) throw new Error(problem);
     text = readFileSync(path, 'utf8');
   } catch (error) {
     throw invalid(where, [`the file cannot be read: ${error instanceof Error ? error.message : String(error)}`]);
   }
   return cellsIn(text, where);
+}
+
+/** What keeps a file from being a list of cells before it is read; one that is read every second is to be small. */
+export function unreadable(stats: Pick<Stats, 'isFile' | 'size'>): string | undefined {
+  if (!stats.isFile()) return 'it is no file';
+  if (stats.size > MOST_BYTES)
+    return `it has ${stats.size.toLocaleString('en')} bytes, and a list of cells has at most ${MOST_BYTES.toLocaleString('en')}`;
+  return undefined;
 }
 
 /** The path that the setting names; undefined where it is the list itself. */
@@ -62,10 +74,10 @@ export function checkCells(list: unknown, where: string): readonly Cell[] {
   const cells = list as readonly Cell[];
   const twice = cells.flatMap(({ name, address }, at) => {
     const before = cells.slice(0, at);
-    const same = before.find((other) => placeOf(other.address) === placeOf(address));
+    const same = before.find((other) => isSamePlace(other.address, address));
     return [
       ...(before.some((other) => other.name === name) ? [`two cells are called "${name}"`] : []),
-      ...(same === undefined ? [] : [`"${same.name}" and "${name}" are the same server, ${redactUrl(address)}`]),
+      ...(same === undefined ? [] : [`"${same.name}" and "${name}" are the same ${serverIn(address)}`]),
     ];
   });
   if (twice.length > 0) throw invalid(where, twice);
@@ -93,7 +105,7 @@ function problemsOf(cell: unknown): string[] {
 
 /** The cell at `redisUrl`, or the first. Throws CONFIG_INVALID where that is none of them. */
 export function homeCell(cells: readonly Cell[], redisUrl: string | undefined): Cell {
-  const home = redisUrl === undefined ? cells[0] : cells.find(({ address }) => placeOf(address) === placeOf(redisUrl));
+  const home = redisUrl === undefined ? cells[0] : cells.find(({ address }) => isSamePlace(address, redisUrl));
   if (home !== undefined) return home;
   throw new ShoalError(
     'CONFIG_INVALID',
@@ -124,6 +136,23 @@ export function redactCells(setting: string): string {
     return '***';
   }
 }
+
+/** All cells have one prefix, so that all of a cluster's keys of Shoal lie on one of its nodes: it is one cell. */
+function serverIn(address: string): string {
+  if (!/^rediss?\+cluster:/.test(address)) return `server, ${redactUrl(address)}`;
+  return `cluster, ${redactUrl(address)}: a cluster is one cell, whichever of its nodes are named`;
+}
+
+/** A cluster, or a master that Sentinels watch, may be named by some of its nodes, in any order. */
+function isSamePlace(one: string, other: string): boolean {
+  const [, kind, nodes = '', rest = ''] = MANY.exec(placeOf(one)) ?? [];
+  const [, otherKind, otherNodes = '', otherRest = ''] = MANY.exec(placeOf(other)) ?? [];
+  if (kind === undefined || otherKind === undefined) return placeOf(one) === placeOf(other);
+  const some = new Set(nodes.split(','));
+  return kind === otherKind && rest === otherRest && otherNodes.split(',').some((node) => some.has(node));
+}
+
+const MANY = /^rediss?\+(sentinel|cluster):\/\/([^/]*)(.*)$/;
 
 /** Which server an address means, whoever asks it. */
 function placeOf(address: string): string {

@@ -50,6 +50,9 @@ test.each<[string, string | undefined, string]>([
   ['is no JSON', '[{"name":"a","address":"redis://me:secret@one"', 'not valid JSON'],
   ['has one name twice', JSON.stringify([A, { ...B, name: 'a' }]), 'two cells are called "a"'],
   ['has an address that is none', JSON.stringify([{ name: 'a', address: 'redis://one/x' }]), 'redis://one'],
+  ['is empty, as one that is being written', '', 'not valid JSON'],
+  ['is huge', ' '.repeat(2 << 20), 'at most 1,048,576'],
+  ['has a word where yes or no is wanted', JSON.stringify([{ ...A, write: 'no' }]), 'neither true nor false'],
   ['is gone', undefined, 'ENOENT'],
 ])('a file that %s leaves the list before in force, is told once, and heals', async (_, content, problem) => {
   const { list, log, path, seen } = openFile([A, B]);

@@ -2,8 +2,17 @@
 // swapped. What cannot be used leaves the list before in force, and is said once for each thing that is wrong.
 // Connects to nothing.
 
-import { readFile } from 'node:fs/promises';
-import { cellsFile, cellsIn, checkCells, readCells, redactMessage, type Cell, type Logger } from '@shoal/core';
+import { readFile, stat } from 'node:fs/promises';
+import {
+  cellsFile,
+  cellsIn,
+  checkCells,
+  readCells,
+  redactMessage,
+  unreadable,
+  type Cell,
+  type Logger,
+} from '@shoal/core';
 import { addressOf } from '../redis/server-address.ts';
 
 export interface CellListOptions {
@@ -55,6 +64,8 @@ export class CellList {
     if (this.path === undefined) return;
     let cells: readonly Cell[];
     try {
+      const problem = unreadable(await stat(this.path));
+      if (problem !== undefined) return this.tell(problem);
       const text = await readFile(this.path, 'utf8');
       cells = usable(cellsIn(text, `the cells of ${this.path}`));
     } catch (error) {
