@@ -9,7 +9,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 // They start many processes, or last long: together they took a twelfth of what all tests take.
 if (!isNightly)
   console.warn(
-    'http, rolling, cells, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
+    'http, rolling, cells, parts, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
   );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
@@ -100,6 +100,19 @@ test.skipIf(!isNightly)(
   async () => {
     expect(await runBench('queue/tenant-wait', '--looks', '12')).toMatchObject({
       rateOfA: { rowsPerRun: expect.any(Number) as number },
+    });
+  },
+);
+
+test.skipIf(!isNightly)(
+  'parts: workers are killed, and each row is there once with the vector that jobs give',
+  async () => {
+    const sizes = ['--rows', '60000', '--part-rows', '8192', '--tokens-per-ms', '40', '--kill-every', '12'];
+    expect(await runBench('queue/parts', ...sizes)).toMatchObject({
+      rows_missing: 0,
+      rows_twice: 0,
+      objects_same: 1,
+      vectors_as_by_jobs: 1,
     });
   },
 );
