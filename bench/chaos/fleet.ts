@@ -2,8 +2,8 @@
 // gone. What a worker's end was is remembered: killed by us, or left by itself.
 
 import { fork, type ChildProcess } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { programOf } from '@shoal/core/testing';
 import { childrenOf, threadsOf } from '../rig/processes.ts';
 import { signalled } from './process-faults.ts';
 
@@ -90,7 +90,7 @@ export class SupervisedFleet {
   private launch(index: number): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.starts++;
-    const child = fork(fileURLToPath(new URL('../../apps/cpu-worker/src/main.ts', import.meta.url)), [], {
+    const child = fork(programOf('cpu-worker').main, [], {
       env: {
         ...process.env,
         SHOAL_REDIS_URL: this.options.redisUrl,

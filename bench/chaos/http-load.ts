@@ -4,7 +4,7 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
+import { programOf } from '@shoal/core/testing';
 import { isSame } from './same-vectors.ts';
 
 const CALLERS = 3;
@@ -79,7 +79,7 @@ export class HttpLoad {
   }
 
   private async launch(port: string): Promise<void> {
-    const child = fork(fileURLToPath(new URL('../../apps/producer/src/main.ts', import.meta.url)), [], {
+    const child = fork(programOf('producer').main, [], {
       env: { ...process.env, ...this.settings, SHOAL_HTTP_PORT: port },
       stdio: ['ignore', 2, 2, 'ipc'],
     });

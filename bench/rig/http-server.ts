@@ -5,8 +5,8 @@ import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { makeApiKey } from '@shoal/core';
+import { programOf } from '@shoal/core/testing';
 import { FileApiKeys } from '@shoal/queue';
 
 /** A file of keys. */
@@ -45,7 +45,7 @@ export class HttpServer {
     keys: BenchKeys,
     environment: Readonly<Record<string, string>> = {},
   ): Promise<HttpServer> {
-    const child = fork(fileURLToPath(new URL('../../apps/producer/src/main.ts', import.meta.url)), [], {
+    const child = fork(programOf('producer').main, [], {
       env: {
         ...process.env,
         SHOAL_REDIS_URL: redisUrl,

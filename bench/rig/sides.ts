@@ -5,10 +5,10 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { ShoalClient } from '@shoal/client';
 import { Pool, cacheFolder, fixedBudget, resolveSettings, sizesOf } from '@shoal/core';
 import { median } from '@shoal/core/base';
+import { programOf } from '@shoal/core/testing';
 import { OrtBackend } from '@shoal/inference';
 import { openGraph, openModel, openTokenizer, type StoredModel } from '@shoal/models';
 import { startTestServer } from '@shoal/queue/testing';
@@ -180,7 +180,7 @@ export function startWorker(
   threads: number,
   environment: Readonly<Record<string, string>> = {},
 ): Promise<ChildProcess> {
-  const main = fileURLToPath(new URL('../../apps/cpu-worker/src/main.ts', import.meta.url));
+  const { main } = programOf('cpu-worker');
   const env = {
     ...process.env,
     SHOAL_REDIS_URL: redisUrl,

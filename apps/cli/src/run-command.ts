@@ -40,7 +40,8 @@ export async function told(error: unknown): Promise<{ readonly text: string; rea
     const isWrongCall = failure.code === 'USAGE' || failure.code === 'CONFIG_INVALID';
     return { text: redactText(failure.message), isWrongCall };
   }
-  const stack = redactText(String(failure instanceof Error ? failure.stack : failure));
+  const { stackBySources } = await import('./stack-by-sources.ts');
+  const stack = redactText(String(failure instanceof Error ? stackBySources(failure.stack ?? '') : failure));
   return { text: `something unexpected happened; this is a bug worth reporting\n${stack}`, isWrongCall: false };
 }
 

@@ -5,6 +5,7 @@
 import { Worker } from 'node:worker_threads';
 import { ShoalError, invariant, unreachable } from '@shoal/contract';
 import type { MemoryReading } from '@shoal/core';
+import { programFile } from '@shoal/core/base';
 import type { FromSessionThread, PrepareRequest, RunRequest, SessionThreadOptions } from './session-thread-protocol.ts';
 
 /** How a run ended; a message is in the runtime's words. */
@@ -40,9 +41,7 @@ export class SessionThread {
 
   /** Throws what the runtime said when it does not open the graph, or does not run it where it was told to. */
   static async open(options: SessionThreadOptions): Promise<SessionThread> {
-    const isSource = import.meta.url.endsWith('.ts');
-    const main = new URL(isSource ? './session-thread-main.ts' : './session-thread-main.js', import.meta.url);
-    const thread = new Worker(main, { workerData: options });
+    const thread = new Worker(programFile('./session-thread-main', import.meta.url), { workerData: options });
     await ready(thread);
     return new SessionThread(thread);
   }

@@ -9,10 +9,9 @@
 import { spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import { hostname } from 'node:os';
-import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isShoalError, ShoalError } from '@shoal/contract';
-import { descriptorFailure } from '@shoal/core/base';
+import { descriptorFailure, programFile } from '@shoal/core/base';
 import type { Logger } from '@shoal/core';
 import { diskFailure, withLock } from '@shoal/fetch';
 import { ControlLine, waitUntilGone } from './control-line.ts';
@@ -208,7 +207,7 @@ async function launch(site: Site, options: AttachOptions): Promise<void> {
   options.onProgress?.(`starting a private queue server (${program.name} ${program.version})`);
   const settings: SupervisorOptions = { site, program, lingerMs: options.lingerMs ?? LINGER_MS };
   const log = openLog(site);
-  const main = new URL(`./supervisor-main${extname(import.meta.url)}`, import.meta.url);
+  const main = programFile('./supervisor-main', import.meta.url);
   const child = spawn(
     process.execPath,
     [...conditions(process.execArgv), '--max-old-space-size=64', fileURLToPath(main), JSON.stringify(settings)],

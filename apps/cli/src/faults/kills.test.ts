@@ -64,7 +64,7 @@ function roleOf(command: string): Role | undefined {
   if (command.includes('cpu-worker')) return 'worker';
   if (command.includes('supervisor')) return 'supervisor';
   if (/valkey-server|redis-server/.test(command)) return 'server';
-  return command.includes('apps/cli') ? 'command' : undefined;
+  return /apps\/cli|programs\/cli/.test(command) ? 'command' : undefined;
 }
 
 interface Run {

@@ -18,7 +18,7 @@ import { once } from 'node:events';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { ERROR_CODES, ShoalError, invariant, type ErrorCode, type Failure } from '@shoal/contract';
-import { descriptorFailure } from '@shoal/core/base';
+import { descriptorFailure, programFile } from '@shoal/core/base';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { PARENT_TELLS, SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
 
@@ -121,13 +121,8 @@ async function pause(ms: number, stopping: AbortSignal): Promise<void> {
   await delay(ms, undefined, { signal: stopping }).catch(() => undefined);
 }
 
-/**
- * Where the program of a worker app lies, seen from this file: in `src` when the command runs from its sources, else in
- * `dist`.
- */
 export function workerProgram(app: 'cpu-worker' | 'gpu-worker'): string {
-  const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
-  return fileURLToPath(new URL(`../../../${app}/${folder}/main.${extension}`, import.meta.url));
+  return fileURLToPath(programFile(`../../../${app}/src/main`, import.meta.url));
 }
 
 /**

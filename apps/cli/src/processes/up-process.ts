@@ -17,7 +17,7 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { ShoalError, toFailure } from '@shoal/contract';
 import { environmentName } from '@shoal/core';
-import { descriptorFailure } from '@shoal/core/base';
+import { descriptorFailure, programFile } from '@shoal/core/base';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { REPLACE_ME } from '@shoal/ops/service';
 import { PARENT_TELLS, SILENT_FOR, watchSigns, type SignsTerms } from '@shoal/ops/signs-of-life';
@@ -131,8 +131,7 @@ export class UpProcess {
  * and when it stops is our decision. Node's flags, such as the source condition, are inherited.
  */
 export function forkApp(app: App, environment: Readonly<Record<string, string | undefined>>): ChildProcess {
-  const [folder, extension] = import.meta.filename.endsWith('.ts') ? ['src', 'ts'] : ['dist', 'js'];
-  const program = fileURLToPath(new URL(`../../../${app}/${folder}/main.${extension}`, import.meta.url));
+  const program = fileURLToPath(programFile(`../../../${app}/src/main`, import.meta.url));
   return fork(program, [PARENT_TELLS], {
     detached: true,
     env: { ...environment },

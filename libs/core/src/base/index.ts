@@ -11,5 +11,6 @@ export { Serial } from './serial.ts';
 export { faultPointsFrom, noFaults, type FaultPoints } from './fault-points.ts';
 export { nativeCure, nativeFile, type NativeKind } from './native-files.ts';
 export { lowerQuartile, median } from './median.ts';
+export { programFile } from './program-file.ts';
 export { seededRandom } from './seeded-random.ts';
 export { processClock, type Clock } from '../ports/clock.ts';

@@ -4,6 +4,7 @@
 
 import { Worker } from 'node:worker_threads';
 import { ShoalError, type Failure } from '@shoal/contract';
+import { programFile } from '@shoal/core/base';
 import type { RowBatch } from '../collections/collections.ts';
 import { wrongFile } from '../collections/vector-file-errors.ts';
 
@@ -42,10 +43,7 @@ const OBJECTS_MB = 512;
 export async function* readArrowInThread(path: string, options: ThreadOptions = {}): AsyncGenerator<RowBatch> {
   const { column, signal, copy, silenceMs = SILENCE_MS } = options;
   signal?.throwIfAborted();
-  const isSource = import.meta.url.endsWith('.ts');
-  const program =
-    options.program ?? new URL(isSource ? './arrow-thread-main.ts' : './arrow-thread-main.js', import.meta.url);
-  const worker = new Worker(program, {
+  const worker = new Worker(options.program ?? programFile('./arrow-thread-main', import.meta.url), {
     workerData: { path, copy, column } satisfies ThreadOrder,
     resourceLimits: { maxOldGenerationSizeMb: OBJECTS_MB },
   });

@@ -6,7 +6,7 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import type { AnyOrder, ExecutorLink, FromExecutor, LearnedBudget, ToExecutor } from '@shoal/core';
-import { descriptorFailure } from '@shoal/core/base';
+import { descriptorFailure, programFile } from '@shoal/core/base';
 import {
   EXECUTOR_ENVIRONMENT,
   type ExecutorSettings,
@@ -148,10 +148,9 @@ export class ForkedExecutor implements ExecutorLink {
   }
 
   private spawn(): ChildProcess {
-    const isSource = import.meta.url.endsWith('.ts');
     const program =
       this.settings.kind === 'similarity' ? '../executor/similarity-executor-main' : '../executor/executor-main';
-    const main = fileURLToPath(new URL(`${program}.${isSource ? 'ts' : 'js'}`, import.meta.url));
+    const main = fileURLToPath(programFile(program, import.meta.url));
     const { SHOAL_FAULT_POINT: faultPoint, ...environment } = process.env;
     return fork(main, [], {
       serialization: 'advanced',

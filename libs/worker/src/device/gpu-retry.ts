@@ -7,6 +7,7 @@
 import { fork, type ChildProcess } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { Logger } from '@shoal/core';
+import { programFile } from '@shoal/core/base';
 
 export interface GpuRetryOptions {
   readonly cudaLibrary: string | undefined;
@@ -49,9 +50,7 @@ export class GpuRetry {
 
   private probe(waitedMs: number): void {
     const { cudaLibrary, log, onBack } = this.options;
-    const main = fileURLToPath(
-      new URL(`./gpu-probe-main.${import.meta.url.endsWith('.ts') ? 'ts' : 'js'}`, import.meta.url),
-    );
+    const main = fileURLToPath(programFile('./gpu-probe-main', import.meta.url));
     this.child = fork(main, cudaLibrary === undefined ? [] : [cudaLibrary], {
       stdio: ['ignore', 'ignore', 2, 'ipc'],
       timeout: PROBE_TIMEOUT_MS,

@@ -5,7 +5,7 @@
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
-import { descriptorFailure } from '@shoal/core/base';
+import { descriptorFailure, programFile } from '@shoal/core/base';
 import { CANARY_TEXT, encodeCanary, openGraph, openTokenizer, type Canary, type StoredModel } from '@shoal/models';
 
 export interface ProveOptions {
@@ -58,8 +58,7 @@ function problemOf({ kind, isNormalized }: StoredModel, vector: Float32Array): s
 }
 
 function runApart(order: ToProof, timeoutMs: number): Promise<readonly number[]> {
-  const isSource = import.meta.url.endsWith('.ts');
-  const main = fileURLToPath(new URL(isSource ? './prove-model-main.ts' : './prove-model-main.js', import.meta.url));
+  const main = fileURLToPath(programFile('./prove-model-main', import.meta.url));
   const child = fork(main, [], { stdio: ['ignore', 'ignore', 'ignore', 'ipc'] });
   const { promise, resolve, reject } = Promise.withResolvers<readonly number[]>();
   const patience = setTimeout(

@@ -5,6 +5,7 @@
 import { Worker } from 'node:worker_threads';
 import { invariant } from '@shoal/contract';
 import type { BatchTokenizer, Encoded, EncodedPair, Tokenizer } from '@shoal/core';
+import { programFile } from '@shoal/core/base';
 import { encodePairs } from '@shoal/models';
 import type { TokenizeReply, TokenizeRequest, TokenizerThreadData } from './tokenizer-thread.ts';
 
@@ -82,11 +83,8 @@ export class ThreadedTokenizer implements BatchTokenizer {
 
   private startThread(): Thread {
     const { model, cacheDir, modelsDir, modelsReadOnly, maxTokens } = this.options;
-    const isSource = import.meta.url.endsWith('.ts');
     const workerData: TokenizerThreadData = { model, cacheDir, modelsDir, modelsReadOnly, maxTokens };
-    const worker = new Worker(new URL(isSource ? './tokenizer-thread.ts' : './tokenizer-thread.js', import.meta.url), {
-      workerData,
-    });
+    const worker = new Worker(programFile('./tokenizer-thread', import.meta.url), { workerData });
     const thread: Thread = { worker, pending: new Map() };
     worker.on('message', (reply: TokenizeReply) => {
       const answer = thread.pending.get(reply.id);

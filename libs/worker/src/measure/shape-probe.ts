@@ -9,7 +9,7 @@ import { setPriority } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { ShoalError } from '@shoal/contract';
 import type { RunShape } from '@shoal/core';
-import { descriptorFailure } from '@shoal/core/base';
+import { descriptorFailure, programFile } from '@shoal/core/base';
 import type { OrtBackendOptions } from '@shoal/inference';
 
 export interface ProbedShape extends RunShape {
@@ -86,8 +86,7 @@ export async function probeShapes(options: ProbeOptions): Promise<readonly Probe
 }
 
 function startProbe({ backend, shapes, repeats, arenaTokens }: ProbeOptions): ChildProcess {
-  const isSource = import.meta.url.endsWith('.ts');
-  const main = fileURLToPath(new URL(isSource ? './shape-probe-main.ts' : './shape-probe-main.js', import.meta.url));
+  const main = fileURLToPath(programFile('./shape-probe-main', import.meta.url));
   const child = fork(main, [], { stdio: ['ignore', 2, 2, 'ipc'] });
   // as JSON: what it cannot say, the probe does not need
   child.once('spawn', () => child.send({ backend, shapes, repeats, arenaTokens } satisfies ToProbe));
