@@ -359,6 +359,10 @@ const failed = (code: string, message: string | RegExp) => ({
   failure: { code, message: expect.stringMatching(message) },
 });
 
+function breaks(): never {
+  throw Object.assign(new Error('EIO: i/o error, read'), { code: 'EIO', syscall: 'read' });
+}
+
 describe('fails by name', () => {
   test('a source that changed before, and one that changed while it was read', async () => {
     const part = await linesPart();
@@ -425,6 +429,17 @@ describe('fails by name', () => {
     ['JOB_INVALID', 'in the middle of a line', { range: { kind: 'bytes', from: 5, to: 100, firstLine: 1, lines: 1 } }],
   ])('%s: %s', async (code, message, change) => {
     expect(await runBy(worker('a'), await linesPart(change))).toMatchObject(failed(code, message));
+  });
+
+  test('a disk that fails while it is read, or is full while it is written', async () => {
+    const part = await linesPart();
+    const reading = worker('a', noFaults, { onRows: breaks });
+    expect(await runBy(reading, part)).toMatchObject(failed('FILE_UNREADABLE', 'EIO: i/o error'));
+    // beside it there is a folder where the checkpoint would be
+    await mkdir(join(place, 'out', `${partName(part)}.checkpoint`));
+    expect(await runBy(worker('b'), part)).toMatchObject(failed('FILE_UNWRITABLE', /cannot write .*docs-00000/));
+    await rm(join(place, 'out', `${partName(part)}.checkpoint`), { recursive: true });
+    expect(await runBy(worker('c'), part)).toMatchObject({ kind: 'committed' });
   });
 
   test('an object that was removed or changed after it was done', async () => {

@@ -87,8 +87,11 @@ export class PartRun {
     try {
       return await this.#run();
     } catch (error) {
-      if (!(error instanceof ShoalError) || error.code === 'QUEUE_UNREACHABLE') throw error;
-      return { kind: 'failed', jobId, token, failure: toFailure(error) };
+      // a disk that fails while it is read is no reason to end the process
+      const isOfFiles = error instanceof Error && 'syscall' in error;
+      const isVerdict = error instanceof ShoalError && error.code !== 'QUEUE_UNREACHABLE';
+      if (!isOfFiles && !isVerdict) throw error;
+      return { kind: 'failed', jobId, token, failure: toFailure(error, 'FILE_UNREADABLE') };
     }
   }
 
