@@ -65,6 +65,12 @@ function strike(site: Site, host: ServerHost, fault: TimedFault, recorder: Recor
       recorder.observe('fault', '', facts);
       site.backMs.set(fault.target, fault.backMs);
       return world.kill(target);
+    case 'end':
+      if (target === undefined) return;
+      recorder.observe('fault', '', facts);
+      site.backMs.set(fault.target, fault.backMs);
+      world.after(target, 0, 'SIGTERM', () => site.endings.get(target)?.());
+      return;
     case 'pause':
       if (target === undefined) return;
       world.pause(target, fault.ms);

@@ -44,6 +44,8 @@ export type Target = `${'worker' | 'executor' | 'producer'} ${number}`;
 export type PlannedFault =
   /** SIGKILL; somebody starts another after `backMs`. */
   | { readonly kind: 'kill'; readonly atMs: number; readonly target: Target; readonly backMs: number }
+  /** SIGTERM of a claimer: it has to finish or give back what it has, and to end. */
+  | { readonly kind: 'end'; readonly atMs: number; readonly target: Target; readonly backMs: number }
   /** SIGKILL the n-th time that any process comes to a named place of the code. */
   | { readonly kind: 'kill-at'; readonly point: string; readonly nth: number; readonly backMs: number }
   /** SIGSTOP there. `both`: of a worker, claimer and executor, as when their machine stands still. */
@@ -144,6 +146,7 @@ export function planOf(seed: string): Plan {
     faultOf(random, workers.length, producers.length, size),
   );
   if (losesLease) faults.push(outlivedLease(random, leaseMs, size));
+  endOne(faults, workers.length, size, new Random(`${seed}/end`));
   const isLarge = size === LARGE;
   return {
     seed,
@@ -162,7 +165,14 @@ export function planOf(seed: string): Plan {
   };
 }
 
-/** In a tenth of all plans. By chance of its own: the others are what they were before there was poison. */
+/** In a tenth of all plans. By chance of its own, as poison: the others are what they were before it was planned. */
+function endOne(faults: PlannedFault[], workers: number, { faultsUntilMs }: Size, random: Random): void {
+  if (!random.chance(0.1)) return;
+  const atMs = Math.round(random.between(0, faultsUntilMs));
+  faults.push({ kind: 'end', atMs, target: `worker ${random.whole(0, workers)}`, backMs: random.whole(10, 3_000) });
+}
+
+/** In a tenth of all plans. */
 function poisonOne(jobs: PlannedJob[], random: Random): void {
   if (!random.chance(0.1)) return;
   const at = random.whole(0, jobs.length);

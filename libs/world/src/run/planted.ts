@@ -223,6 +223,13 @@ export const PLANTED: readonly PlantedFault[] = [
     to: 'const CONVICTING_DEATHS = 1;',
   },
   {
+    name: 'stop-waits-for-a-job',
+    mistake: 'a worker that is told to stop lets a claim that waits for jobs go on waiting',
+    file: 'libs/queue/src/worker/bull-job-source.ts',
+    from: "this.claimingEnd.abort();\n    await this.claims.settled();\n    if (this.state !== 'draining') return;",
+    to: "await this.claims.settled();\n    if (this.state !== 'draining') return;",
+  },
+  {
     name: 'nobody-is-convicted',
     mistake: 'deaths of executors are counted for each of them anew, so that a job that kills them goes on for ever',
     file: 'libs/core/src/claimer/suspects.ts',

@@ -62,6 +62,8 @@ function run(plan: Plan, world: World, onLine: ((line: string) => void) | undefi
     tokenizer: new FakeTokenizer(),
     log: logTo(onLine),
     targets,
+    endings: new Map(),
+    leaving: new Set(),
     backMs,
     ended: new Set(),
     takes: new Set(),
@@ -84,14 +86,14 @@ function run(plan: Plan, world: World, onLine: ((line: string) => void) | undefi
 
 /** Until all jobs have ended and what comes late has come. */
 function runToRest(site: Site): RunEnd {
-  const { world, plan, ended, history } = site;
+  const { world, plan, ended, leaving, history } = site;
   const faultsUntilMs = Math.max(0, ...plan.faults.map(endMs));
   const lastJobMs = Math.max(0, ...plan.jobs.map(({ atMs }) => atMs));
   const untilMs = Math.max(faultsUntilMs, lastJobMs) + BOUND_MS + REST_MS;
   let restMs: number | undefined;
   const isOver = (): boolean => {
     if (world.crashes.length > 0) return true; // found already
-    if (ended.size < plan.jobs.length || world.nowMs < faultsUntilMs) return false;
+    if (ended.size < plan.jobs.length || leaving.size > 0 || world.nowMs < faultsUntilMs) return false;
     restMs ??= Math.min(untilMs, world.nowMs + (plan.restMs ?? REST_MS));
     return world.nowMs >= restMs;
   };

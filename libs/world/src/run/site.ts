@@ -26,6 +26,10 @@ export interface Site {
   readonly log: Logger;
   /** Who is there now, by what faults call them. */
   readonly targets: Map<Target, Process>;
+  /** What a process does that is told to end; gone once it has ended. */
+  readonly endings: Map<Process, () => void>;
+  /** Processes that were told to end and have not. */
+  readonly leaving: Set<Process>;
   /** When a process that was killed is started again, ms after its death. */
   readonly backMs: Map<Target, number>;
   /** Jobs of which their producer knows how they ended: on its disk, so to say. */
