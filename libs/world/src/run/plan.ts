@@ -148,7 +148,7 @@ export function planOf(seed: string): Plan {
   if (losesLease) faults.push(outlivedLease(random, leaseMs, size));
   endOne(faults, workers.length, size, new Random(`${seed}/end`));
   const isLarge = size === LARGE;
-  return {
+  const plan: Plan = {
     seed,
     workers,
     producers,
@@ -163,6 +163,22 @@ export function planOf(seed: string): Plan {
     restMs: random.chance(isLarge ? 1 : 0.1) ? 2_000 : 200,
     maxQueuedRows: random.chance(0.2) ? random.whole(12, 30) : 4_000_000,
   };
+  return withLargeJob(plan, new Random(`${seed}/large`));
+}
+
+/**
+ * In one plan of a hundred a job has 257 to 1,024 rows, which every worker here takes: one of a producer that adds by
+ * itself, because a client asks workers first. Drawn by itself, so that a seed means what it meant.
+ */
+function withLargeJob(plan: Plan, random: Random): Plan {
+  const ofQueues = plan.jobs.filter((job) => job.isPoison !== true && plan.producers[job.producer]?.kind === 'queue');
+  const isSlow = plan.deviceMs > 20 || plan.maxQueuedRows < 1_024;
+  if (!random.chance(1 / 30) || isSlow || ofQueues.length === 0) return plan;
+  const large = random.pick(ofQueues);
+  const rows = random.pick([257, 300, 1_024]);
+  const words = Array.from({ length: rows }, () => random.whole(1, 4));
+  const longMs = large.deadlineMs === undefined ? undefined : large.deadlineMs + 5_000;
+  return { ...plan, jobs: plan.jobs.map((job) => (job === large ? { ...job, words, deadlineMs: longMs } : job)) };
 }
 
 /** In a tenth of all plans. By chance of its own, as poison: the others are what they were before it was planned. */

@@ -20,6 +20,16 @@ test('nothing that is promised is broken by the seeds of the gate', async () => 
   expect(runs).toBe(SEEDS_OF_THE_GATE.seeds);
 });
 
+test.each([
+  ['76', 1_024],
+  ['822', 300],
+])('nor by seed %s, of which a job has %d rows', async (seed, rows) => {
+  const plan = planOf(seed);
+  expect(Math.max(...plan.jobs.map(({ words }) => words.length))).toBe(rows);
+  const { report } = await runPlan(plan);
+  expect(report.violations).toEqual([]);
+});
+
 test.each(keptPlans())('what failed once does not again: $cause', async ({ plan }) => {
   const { report } = await runPlan(plan);
   expect(report.violations).toEqual([]);

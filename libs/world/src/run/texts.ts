@@ -1,6 +1,13 @@
 // The texts of planned jobs, and what their vectors must be: whoever gets a result can say whose it is.
 
-import { encodeTexts, encodeTokens, fingerprintOf, openResult, type EmbedJobData } from '@shoal/contract';
+import {
+  ROWS_EVERY_WORKER_TAKES,
+  encodeTexts,
+  encodeTokens,
+  fingerprintOf,
+  openResult,
+  type EmbedJobData,
+} from '@shoal/contract';
 import { deliveredVector, type FakeTokenizer } from '@shoal/core/testing';
 import type { NewJob } from '@shoal/queue';
 import { digestOf } from './digest.ts';
@@ -24,7 +31,8 @@ export function makeJob(planned: PlannedJob, tokenizer: FakeTokenizer, terms: Pa
   const input = form === 'inline' ? encodeTexts(texts) : encodeTokens(rows);
   const output = { dtype: 'f32', dimensions: undefined } as const;
   const fingerprint = fingerprintOf({ model: MODEL, prompt: undefined, truncate: 'end', output }, input);
-  const common = { v: 1, fingerprint, class: planned.class, resultTtlMs, ...terms } as const;
+  const v = rows.length > ROWS_EVERY_WORKER_TAKES ? 2 : 1;
+  const common = { v, fingerprint, class: planned.class, resultTtlMs, ...terms } as const;
   const want = digestOf(Buffer.concat(rows.map((ids) => bytesOf(deliveredVector(ids, DIMS)))));
   if (form === 'inline') return { job: { jobId, data: { ...common, texts } as EmbedJobData }, fingerprint, want };
   const tokens = rows.reduce((sum, { length }) => sum + length, 0);
