@@ -64,7 +64,7 @@ rect.model{fill:var(--model)}rect.residents{fill:var(--residents)}rect.peak{fill
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.1rem .9rem;padding:0;margin:.3rem 0 0;font-size:.82rem;color:var(--soft)}
 .scroll{overflow-x:auto;background:var(--card);border:1px solid var(--edge);border-radius:10px}
 table{border-collapse:collapse;width:100%;font-size:.93rem}
-caption{text-align:left;padding:.5rem .8rem;color:var(--soft);font-size:.87rem}
+caption{text-align:left;padding:.5rem .8rem;color:var(--soft);font-size:.87rem;max-width:calc(100vw - 2rem)}
 th,td{text-align:left;padding:.4rem .8rem;border-top:1px solid var(--edge);vertical-align:top}
 thead th,thead th.n{border-top:0;color:var(--soft);font-weight:600;font-size:.87rem;white-space:normal;vertical-align:bottom}
 tbody th{white-space:nowrap}
