@@ -15,6 +15,7 @@ import { addressText, givenOptions, type ServerAddress } from './given-connectio
 import { checkSchema } from './schema.ts';
 import { DEAF_MS, askNowAndThen } from './ask-now-and-then.ts';
 import { tellOutages } from './outage-lines.ts';
+import { AWAY_MS, SLOW_MS } from './patience.ts';
 import { addressOf } from './server-address.ts';
 import { tlsCure } from './tls.ts';
 
@@ -166,9 +167,6 @@ export interface Patience {
   /** Told once what is waited for, in a line for a person, when a server turns out to be slow. */
   readonly onSlow?: ((line: string) => void) | undefined;
 }
-
-const AWAY_MS = 5_000;
-const SLOW_MS = 30_000;
 
 /** Resolves when the server answers; throws QUEUE_UNREACHABLE when it does not in time, at once when it refuses us. */
 export async function untilReady(

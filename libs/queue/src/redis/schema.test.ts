@@ -10,7 +10,7 @@ import { TestPlace, startTestServer } from '../testing.ts';
 import { BoardQueues } from '../upkeep/board-queues.ts';
 import { QueueAdmin } from '../upkeep/queue-admin.ts';
 import { BullJobSource } from '../worker/bull-job-source.ts';
-import { connected, type Redis } from './connection.ts';
+import { closeConnection, openConnection, type Redis } from './connection.ts';
 import { SCHEMA_VERSION, checkSchema } from './schema.ts';
 
 let place: TestPlace;
@@ -107,10 +107,12 @@ test('a server that answers for long that it cannot yet is unreachable in our wo
   const orphan = await startTestServer({ topology: 'single', appendFsync: 'no' });
   await orphan.command('CONFIG', 'SET', 'replica-serve-stale-data', 'no');
   await orphan.command('REPLICAOF', '127.0.0.1', 1);
-  await expect(connected({ url: orphan.url, name: 'test' })).rejects.toMatchObject({
+  const waiting = openConnection({ url: orphan.url, name: 'test' });
+  await expect(checkSchema(waiting, prefix, undefined, 500)).rejects.toMatchObject({
     code: 'QUEUE_UNREACHABLE',
-    message: expect.stringMatching(/answers and cannot serve yet, for 5 s: MASTERDOWN .*[^.]\. Try again/),
+    message: expect.stringMatching(/answers and cannot serve yet, for 0\.5 s: MASTERDOWN .*[^.]\. Try again/),
     fields: { reply: expect.stringMatching(/^MASTERDOWN/) },
   });
+  await closeConnection(waiting);
   await orphan.stop();
 });

@@ -8,6 +8,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalError, keySpace } from '@shoal/contract';
 import { denied } from './denied.ts';
+import { SLOW_MS } from './patience.ts';
 import type { Redis } from './connection.ts';
 
 /** Raised with every change that a process of the version before would misread; then a reader of both stays for a while. */
@@ -33,11 +34,16 @@ const OURS: Reader = { knows: SCHEMA_VERSION, oldest: OLDEST_READ };
 
 /**
  * One round trip. Throws QUEUE_UNSAFE where this process cannot read the structures under the prefix, QUEUE_DAMAGED where
- * the key holds something else, QUEUE_UNREACHABLE where the server still says after five seconds that it cannot answer
- * yet, and what else it says.
+ * the key holds something else, QUEUE_UNREACHABLE where the server still says after `waitMs` that it cannot answer yet,
+ * and what else it says.
  */
-export async function checkSchema(connection: Redis, prefix: string, reader: Reader = OURS): Promise<void> {
-  const found = await readSchema(connection, prefix);
+export async function checkSchema(
+  connection: Redis,
+  prefix: string,
+  reader: Reader = OURS,
+  waitMs = SLOW_MS,
+): Promise<void> {
+  const found = await readSchema(connection, prefix, waitMs);
   if (found === undefined) return;
   const { version, minReader, writer } = found;
   const what = `what is under the prefix ${prefix} was written by Shoal ${writer} in structures of version ${version}`;
@@ -66,11 +72,10 @@ export async function enterSchema(connection: Redis, prefix: string, writer: str
   await Promise.all(entries.map(([field, value]) => connection.hsetnx(key, field, value))).catch(() => undefined);
 }
 
-async function readSchema(connection: Redis, prefix: string): Promise<Schema | undefined> {
+async function readSchema(connection: Redis, prefix: string, waitMs: number): Promise<Schema | undefined> {
   const key = keySpace(prefix).schema();
-  const [version, minReader, writer] = await answered(() =>
-    connection.hmget(key, 'version', 'minReader', 'writer'),
-  ).catch((error: unknown) => {
+  const ask = (): Promise<(string | null)[]> => connection.hmget(key, 'version', 'minReader', 'writer');
+  const [version, minReader, writer] = await answered(ask, waitMs).catch((error: unknown) => {
     if (!(error instanceof Error)) throw error;
     if (error.message.startsWith('NOPERM')) throw denied(error);
     throw error.message.includes('WRONGTYPE') ? notASchema(key, 'is no hash', error) : error;
@@ -83,27 +88,26 @@ async function readSchema(connection: Redis, prefix: string): Promise<Schema | u
 
 /** A server that comes up, takes over or is in a long script says so, while it already lets connections in. */
 const NOT_YET = /^(BUSY|CLUSTERDOWN|MASTERDOWN|LOADING|TRYAGAIN) /;
-const NOT_YET_MS = 5_000;
 const ASK_AGAIN_MS = 100;
 
-async function answered<Answer>(ask: () => Promise<Answer>): Promise<Answer> {
-  const untilMs = performance.now() + NOT_YET_MS;
+async function answered<Answer>(ask: () => Promise<Answer>, waitMs: number): Promise<Answer> {
+  const untilMs = performance.now() + waitMs;
   for (;;) {
     const isLast = performance.now() >= untilMs; // by when it was asked: a process that stood still asks once more
     try {
       return await ask();
     } catch (error) {
       if (!(error instanceof Error && NOT_YET.test(error.message))) throw error;
-      if (isLast) throw notYet(error);
+      if (isLast) throw notYet(error, waitMs);
       await sleep(ASK_AGAIN_MS);
     }
   }
 }
 
-function notYet(refusal: Error): ShoalError<'QUEUE_UNREACHABLE'> {
+function notYet(refusal: Error, waitMs: number): ShoalError<'QUEUE_UNREACHABLE'> {
   return new ShoalError(
     'QUEUE_UNREACHABLE',
-    `the queue server answers and cannot serve yet, for ${NOT_YET_MS / 1_000} s: ${refusal.message.replace(/\.$/, '')}. ` +
+    `the queue server answers and cannot serve yet, for ${waitMs / 1_000} s: ${refusal.message.replace(/\.$/, '')}. ` +
       'Try again when it is through with that, which its log tells, or set redisUrl (REDIS_URL) to another one',
     { reply: refusal.message },
     refusal,
