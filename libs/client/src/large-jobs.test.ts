@@ -31,6 +31,13 @@ async function connect(options: Partial<ClientOptions> = {}): Promise<ShoalClien
   return place.keep(await ShoalClient.connect({ ...place.address, model: MODEL, jobTexts: 1_024, ...options }));
 }
 
+/** As Array.fromAsync, which Node 22 has and TypeScript's es2024 has not. */
+async function all<Item>(items: AsyncIterable<Item>): Promise<Item[]> {
+  const found: Item[] = [];
+  for await (const item of items) found.push(item);
+  return found;
+}
+
 /** None like another, and each fits the simulated device. */
 function texts(count: number): string[] {
   return Array.from({ length: count }, (_, at) => `text ${at}`);
@@ -112,7 +119,7 @@ describe('a call whose jobs may have 1,024 texts', () => {
 
 test('pieces keep the order of a stream whose workers change, and none has a name that another size would have', async () => {
   const sizes = [1_024, 256, 256, 1_024];
-  const pieces = await Array.fromAsync(
+  const pieces = await all(
     cutChunks(
       texts(2_000).map((text) => ({ text })),
       0,
@@ -156,7 +163,7 @@ describe('jobs of 1,024 rows give what jobs of 64 rows give', () => {
     const output = { dtype: 'i8' } as const;
     const small = await (await connect({ jobTexts: 64 })).embed(some, { output });
     expect((await client.embed(some, { output })).toFloat32()).toEqual(small.toFloat32());
-    const rows = await Array.fromAsync(client.embedMany(some, { runId: 'stream' }));
+    const rows = await all(client.embedMany(some, { runId: 'stream' }));
     expect(rows.map(({ index, item }) => [index, item])).toEqual([...some.entries()]);
     expect(rows.flatMap(({ vector }) => [...vector])).toEqual([...expected]);
     const first = await place.queue(QUEUE).getJob('default~whole-0x1024');

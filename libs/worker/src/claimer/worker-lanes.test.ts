@@ -61,7 +61,7 @@ async function open(
     metricsUrl: undefined,
     jobVersion: 2,
     maxJobRows: 1_024,
-    settings: { hybrid: 'auto', hybridAgeMs: 60_000 },
+    settings: { hybrid: 'auto', hybridAgeMs: 60_000, helpCells: 'yes' },
     meter,
     history: new HistoryMeter(() => performance.now()),
     metrics: noMetrics,
@@ -165,7 +165,7 @@ test('on a fleet of CPU workers nothing is held back', async () => {
 
 test('with hybrid never a CPU worker is not there for the main lane, and is not seen in it', async () => {
   await addJobs(10);
-  const cpu = await open('cpu', 100_000, { settings: { hybrid: 'never', hybridAgeMs: 0 } });
+  const cpu = await open('cpu', 100_000, { settings: { hybrid: 'never', hybridAgeMs: 0, helpCells: 'yes' } });
   await lane.add('embed', {}, { jobId: 'c' });
   expect(lanesOf(await cpu.source.claim(8))).toEqual({ cpu: 1, main: 0 });
   const fleet = await Fleet.connect({ redisUrl: server.url, prefix, queue: mainQueue(MODEL) });

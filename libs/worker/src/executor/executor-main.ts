@@ -54,7 +54,7 @@ await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
         if (message.kind === 'drop') runner?.drop(message.jobIds);
         return executor.handle(message);
       }
-      const jobs = message.jobs.filter((order) => !('part' in order));
+      const jobs = message.jobs.filter((order): order is JobOrder => !('part' in order));
       if (jobs.length > 0) executor.handle({ ...message, jobs });
       runner?.run(message.jobs.filter((order) => 'part' in order));
     },
