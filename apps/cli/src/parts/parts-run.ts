@@ -30,7 +30,10 @@ import { checkpointRows, entryIn, isThere, type Manifest } from './run-folder.ts
 /** A hundred workers have two each; behind that nothing is gained by more jobs on the server. */
 const MOST_OPEN = 256;
 const ADDED_AT_ONCE = 500;
+const STATS_AT_ONCE = 64;
 const LOOK_MS = 500;
+/** Workers write checkpoints every few seconds, and a folder on a network has many names. */
+const CHECKPOINTS_MS = 5_000;
 const AWAY_MS = 2_000;
 /** Without news for so long, it is looked whether anybody takes parts. */
 const SILENT_MS = 15_000;
@@ -40,7 +43,7 @@ export interface PartsRunOptions {
   readonly folder: string;
   readonly tenant: string | undefined;
   readonly producer: Pick<JobProducer, 'add' | 'endings' | 'workers' | 'whyWaiting'>;
-  readonly ledger: Pick<PartLedger, 'pointer' | 'enter' | 'entries'>;
+  readonly ledger: Pick<PartLedger, 'pointer' | 'enter' | 'entries' | 'entriesOf'>;
   readonly signal: AbortSignal;
   /** Ends the run's command when nothing came for so long. Undefined: it waits. */
   readonly waitLimitMs: number | undefined;
@@ -80,18 +83,27 @@ export class PartsRun {
 
   /** Looks what is done already. */
   async begin(manifest: Manifest | undefined): Promise<void> {
-    const { plan, folder, ledger } = this.#options;
+    const { plan, ledger } = this.#options;
     const listed = await ledger.entries(plan.run);
-    for (const part of plan.parts) {
-      const kept = manifest?.run === plan.run ? entryIn(manifest, part.number) : undefined;
-      const entry = listed[part.number] ?? (kept && encodeRunEntry(kept, kept.result));
-      const isDone = entry !== undefined && (await isThere(folder, decodeRunEntry(entry).result));
-      if (!isDone) this.#todo.push({ part, again: entry === undefined ? 'when-used-up' : 'always' });
-      else {
-        if (listed[part.number] === undefined) await ledger.enter(plan.run, part.number, entry);
-        this.#count(part, entry);
-      }
+    const entries = plan.parts.map(({ number }) => {
+      const kept = manifest?.run === plan.run ? entryIn(manifest, number) : undefined;
+      return listed[number] ?? (kept && encodeRunEntry(kept, kept.result));
+    });
+    for (let at = 0; at < entries.length; at += STATS_AT_ONCE) {
+      const some = plan.parts.slice(at, at + STATS_AT_ONCE);
+      await Promise.all(some.map((part) => this.#find(part, entries[part.number], listed[part.number] !== undefined)));
     }
+    this.#todo.sort((one, other) => one.part.number - other.part.number);
+  }
+
+  async #find(part: Part, entry: string | undefined, isListed: boolean): Promise<void> {
+    const { folder, ledger } = this.#options;
+    if (entry === undefined || !(await isThere(folder, decodeRunEntry(entry).result))) {
+      this.#todo.push({ part, again: entry === undefined ? 'when-used-up' : 'always' });
+      return;
+    }
+    if (!isListed) await ledger.enter(part.run, part.number, entry);
+    this.#count(part, entry);
   }
 
   /** All that is missing, at once: for a command that leaves. Returns how many are asked for. */
@@ -103,13 +115,19 @@ export class PartsRun {
   /** Resolves with the manifest when every part is done. Throws what a part failed with. */
   async follow(): Promise<string> {
     const { plan, folder, signal, onProgress } = this.#options;
+    let [behind, behindMs]: [ReadonlyMap<Part, number>, number] = [new Map(), 0];
     while (this.#todo.length > 0 || this.#open.size > 0) {
       await this.#patiently(async () => {
         if (this.#todo.length > 0 && this.#open.size < MOST_OPEN) await this.#add(MOST_OPEN - this.#open.size);
         await this.#look();
       });
       if (this.#todo.length + this.#open.size === 0) break;
-      onProgress(this.#doneRows + (await checkpointRows(folder, [...this.#open.values()])));
+      if (performance.now() - behindMs > CHECKPOINTS_MS) {
+        behind = await checkpointRows(folder, [...this.#open.values()]);
+        behindMs = performance.now();
+      }
+      const begun = [...this.#open.values()].reduce((sum, part) => sum + (behind.get(part) ?? 0), 0);
+      onProgress(this.#doneRows + begun);
       await this.#lookAround();
       await sleep(LOOK_MS, undefined, { signal });
     }
@@ -119,7 +137,7 @@ export class PartsRun {
 
   /** Up to so many more. What is refused for want of room stays, and is waited for. */
   async #add(most: number): Promise<void> {
-    const { producer, ledger, plan, signal } = this.#options;
+    const { producer, signal } = this.#options;
     const chosen = this.#todo.splice(0, most);
     const refused: ShoalError<'ADMISSION_REFUSED'>[] = [];
     let isAdded = false;
@@ -131,11 +149,7 @@ export class PartsRun {
           { again },
         );
         for (const [at, result] of results.entries()) this.#added(own[at]!, result, refused);
-        if (results.some(({ outcome }) => outcome === 'ready')) {
-          const listed = await ledger.entries(plan.run);
-          for (const [at, { outcome }] of results.entries())
-            if (outcome === 'ready') await this.#settle(own[at]!.part, listed[own[at]!.part.number]);
-        }
+        await this.#settleAll(own.flatMap(({ part }, at) => (results[at]!.outcome === 'ready' ? [part] : [])));
       }
       isAdded = true;
     } finally {
@@ -174,18 +188,28 @@ export class PartsRun {
 
   /** What has become of the parts that are open. */
   async #look(): Promise<void> {
-    const { producer, ledger, plan } = this.#options;
-    const ids = [...this.#open.keys()];
-    const ended = (await producer.endings(ids)).filter(({ state }) => state !== 'open');
+    const ended = (await this.#options.producer.endings([...this.#open.keys()])).filter(
+      ({ state }) => state !== 'open',
+    );
     if (ended.length === 0) return;
     this.#newsMs = performance.now();
-    const listed = await ledger.entries(plan.run);
-    for (const { jobId, state, failedReason } of ended) {
-      const part = this.#open.get(jobId)!;
-      if (state === 'failed') throw this.#failed(part, failedReason ?? '');
-      await this.#settle(part, listed[part.number]);
-      this.#open.delete(jobId);
-    }
+    const done = ended.filter(({ state }) => state !== 'failed').map(({ jobId }) => this.#open.get(jobId)!);
+    await this.#settleAll(done);
+    for (const part of done) this.#open.delete(partId(part));
+    const failed = ended.find(({ state }) => state === 'failed');
+    if (failed === undefined) return;
+    const part = this.#open.get(failed.jobId)!;
+    this.#open.delete(failed.jobId);
+    throw this.#failed(part, failed.failedReason ?? '');
+  }
+
+  async #settleAll(parts: readonly Part[]): Promise<void> {
+    const { ledger, plan } = this.#options;
+    const listed = await ledger.entriesOf(
+      plan.run,
+      parts.map(({ number }) => number),
+    );
+    for (const [at, part] of parts.entries()) await this.#settle(part, listed[at]);
   }
 
   /** It ended, or its job is gone: done where the list has it or its object is there, else asked for again. */

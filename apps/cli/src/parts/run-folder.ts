@@ -88,8 +88,9 @@ export async function refuseOtherRun(
       `${folder}/ holds run ${manifest.run}, which is done, and this command asks for run ${run}:\n  ` +
         `${differences(manifest, parts).join('\n  ')}\nname another folder, or remove that run from this one`,
     );
+  const byName = new Map(parts.map((part) => [partName(part), part]));
   for (const name of await objectsIn(folder)) {
-    const part = parts.find((one) => partName(one) === name);
+    const part = byName.get(name);
     if (part !== undefined && (await isKnown(part))) continue;
     throw new ShoalError(
       'USAGE',
@@ -149,18 +150,19 @@ export async function checkRoom(
   );
 }
 
-/** Rows of these parts that lie behind checkpoints: how far workers have come with what is not done. */
-export async function checkpointRows(folder: string, open: readonly Part[]): Promise<number> {
+/** Rows of these parts that lie behind checkpoints, by part: how far workers have come with what is not done. */
+export async function checkpointRows(folder: string, open: readonly Part[]): Promise<ReadonlyMap<Part, number>> {
   const there = new Set(await readdir(folder).catch(() => []));
-  const found = open.map((part) => partCheckpoint(part)).filter((name) => there.has(name));
-  const rows = await Promise.all(
-    found.map(async (name) => {
-      const text = await readFile(join(folder, name), 'utf8').catch(() => '');
-      const [, count = '0'] = /"rows":(\d{1,9})\b/.exec(text) ?? [];
-      return Number(count);
-    }),
+  const begun = open.filter((part) => there.has(partCheckpoint(part)));
+  return new Map(
+    await Promise.all(
+      begun.map(async (part) => {
+        const text = await readFile(join(folder, partCheckpoint(part)), 'utf8').catch(() => '');
+        const [, rows = '0'] = /"rows":(\d{1,9})\b/.exec(text) ?? [];
+        return [part, Number(rows)] as const;
+      }),
+    ),
   );
-  return rows.reduce((sum, one) => sum + one, 0);
 }
 
 /** Whole or not at all. Refused where another run's lies there by now: somebody else works in the same folder. */

@@ -85,6 +85,17 @@ export class PartLedger {
     return found;
   }
 
+  /** The same of some parts alone, in order: a list of many is some megabytes. */
+  async entriesOf(run: string, numbers: readonly number[]): Promise<(string | undefined)[]> {
+    if (numbers.length === 0) return [];
+    const [reply] = await this.ask([['HMGET', this.keys.run(run), ...numbers]]);
+    const found = valueOf(reply!);
+    return numbers.map((_, at) => {
+      const entry: unknown = Array.isArray(found) ? found[at] : undefined;
+      return entry === null || entry === undefined ? undefined : String(entry);
+    });
+  }
+
   async stop(): Promise<void> {
     this.end.abort();
     await closeConnection(this.connection);
