@@ -9,8 +9,8 @@
 //
 //   node --conditions=@shoal/source bench/queue/start-up.ts [--device cpu|gpu:0] [--rounds 5] [--encoders ort,native]
 //   [--built] [--model minilm]
-// --built: workers as they are installed, from `npm run build`; without it from the sources, whose types Node takes
-//   away at each start.
+// --built: workers as a checkout starts them, from the bundles of `npm run build`; without it from the sources, whose
+//   types Node takes away at each start.
 
 import { execFileSync, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -209,23 +209,20 @@ async function startOnce(
   environment: Readonly<Record<string, string>>,
 ): Promise<{ readonly device: string; readonly ms: number }> {
   const startedMs = performance.now();
-  const form = args.built === true ? 'dist/main.js' : 'src/main.ts';
-  const worker = fork(
-    fileURLToPath(new URL(`../../apps/${isGpu ? 'gpu' : 'cpu'}-worker/${form}`, import.meta.url)),
-    [],
-    {
-      ...(args.built === true && { execArgv: [] }),
-      env: {
-        ...process.env,
-        ...environment,
-        SHOAL_DEVICE: device,
-        SHOAL_MODEL: modelName,
-        SHOAL_LOG_LEVEL: 'warn',
-        SHOAL_METRICS_PORT: '0',
-      },
-      stdio: ['ignore', 2, 2, 'ipc'],
+  const app = isGpu ? 'gpu-worker' : 'cpu-worker';
+  const main = args.built === true ? `dist/programs/${app}.js` : `apps/${app}/src/main.ts`;
+  const worker = fork(fileURLToPath(new URL(`../../${main}`, import.meta.url)), [], {
+    ...(args.built === true && { execArgv: [] }),
+    env: {
+      ...process.env,
+      ...environment,
+      SHOAL_DEVICE: device,
+      SHOAL_MODEL: modelName,
+      SHOAL_LOG_LEVEL: 'warn',
+      SHOAL_METRICS_PORT: '0',
     },
-  );
+    stdio: ['ignore', 2, 2, 'ipc'],
+  });
   const [report] = (await once(worker, 'message')) as [
     { readonly kind: string; readonly device: string; readonly failure?: { readonly message: string } },
   ];
