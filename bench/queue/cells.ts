@@ -4,23 +4,25 @@
 //
 //   node --conditions=@shoal/source bench/queue/cells.ts [--cells 4] [--rounds 3] [--seconds 10] [--warm 2]
 //       [--tokens-per-ms 40] [--device sim] [--producers 1] [--job-texts 64] [--in-flight 64] [--away 0] [--record]
+//       [--cores-each 0]
 //
 // `--tokens-per-ms`: what each device runs; 0: as fast as the queue goes, for a machine with cores enough. `--device
 // gpu:0,gpu:1`: the workers of the cells are on these in turns. `--producers N`: so many processes, each with a client; more
 // than one where one would be the limit. `--in-flight`: jobs for each cell. `--away N`: in the last turn the second cell is
 // killed and stays away for N seconds; every row comes all the same, in its order. `elsewhere` is what another client gets
-// that opens while it is away.
+// that opens while it is away. `--cores-each N`: each cell and its share of the producers have N cores of their own, as a
+// machine of its own would, and only the producers of cells that take part are at work; its server has one thread.
 //
 // Prints one JSON line: texts/s and CPU a job of each turn, what was busy in it, and the median ratio of the turns that
 // followed each other. Its goal is the number of cells, within 5 %. Linux only.
 
-import { fork, type ChildProcess } from 'node:child_process';
+import { execFileSync, fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { median } from '@shoal/core/base';
 import { OF_EVERY_STEP, readArguments } from '../rig/arguments.ts';
-import { processCpuMs } from '../rig/processes.ts';
+import { childrenOf, processCpuMs } from '../rig/processes.ts';
 import { record } from '../rig/record.ts';
 import { FIXED_DEVICE, openRig } from '../rig/rig.ts';
 import type { Asked, Cell, Counted } from './cells-producer.ts';
@@ -37,6 +39,7 @@ const args = readArguments(import.meta.url, {
   'job-texts': { type: 'string', default: '64' },
   'in-flight': { type: 'string', default: '64' },
   away: { type: 'string', default: '0' },
+  'cores-each': { type: 'string', default: '0' },
   record: { type: 'boolean', default: false },
 });
 
@@ -46,6 +49,7 @@ const sized = (name: 'rounds' | 'seconds' | 'warm' | 'producers' | 'away', small
   args.small ? Math.min(small, Number(args[name])) : Number(args[name]);
 const isSimulated = args.device === 'sim';
 const devices = args.device.split(',');
+const coresEach = Number(args['cores-each']);
 /** 1 ms for 1,024 rows is more than a queue server carries. */
 const pace = args['tokens-per-ms'] === '0' ? '1000000+1' : args['tokens-per-ms'];
 
@@ -64,6 +68,7 @@ const rigs = await Promise.all(
       isSimulated
         ? { ...FIXED_DEVICE, SHOAL_DEVICE: `sim:${pace}` }
         : { SHOAL_DEVICE: devices[at % devices.length]!, SHOAL_WORKER_NAME: `cell${at}` },
+      { serverArgs: coresEach === 0 ? [] : ['--io-threads', '1'] },
     ),
   ),
 );
@@ -79,6 +84,10 @@ const died = Promise.race(
   }),
 );
 died.catch(() => undefined);
+if (coresEach > 0) {
+  for (const [at, { server, worker }] of rigs.entries()) pin(at, [server.pid, worker.pid!, ...childrenOf(worker.pid!)]);
+  for (const [at, producer] of producers.entries()) pin(at % rigs.length, [producer.pid!]);
+}
 try {
   await askAll({ ask: 'expect', cells: cells.slice(0, 1), model, jobTexts });
   const rounds: { readonly one: Turn; readonly all: Turn }[] = [];
@@ -149,15 +158,16 @@ function keepAway(rounds: readonly { readonly one: Turn }[], away: Turn, elsewhe
 
 /** Rows that come in `seconds`, after some that are not counted; `meanwhile` runs beside them. */
 async function turn(count: number, seconds: number, meanwhile = async (): Promise<void> => undefined): Promise<Turn> {
-  const inFlightJobs = Math.ceil((Number(args['in-flight']) * count) / producers.length);
-  await askAll({ ask: 'start', cells: cells.slice(0, count), inFlightJobs });
+  const atWork = producersOf(count);
+  const inFlightJobs = Math.ceil((Number(args['in-flight']) * count) / atWork.length);
+  await askAll({ ask: 'start', cells: cells.slice(0, count), inFlightJobs }, atWork);
   const beside = meanwhile();
   await Promise.race([sleep(1_000 * sized('warm', 1)), died]);
   const before = await snapshot(count);
   await Promise.race([sleep(1_000 * seconds), died]);
   const after = await snapshot(count);
   await beside;
-  const ended = await askAll({ ask: 'stop' });
+  const ended = await askAll({ ask: 'stop' }, atWork);
   const ms = after.atMs - before.atMs;
   const rows = sum(after.rows) - sum(before.rows);
   const spent = { commandThreads: 0, claimers: 0, executors: 0, producers: 0, servers: 0 };
@@ -180,7 +190,7 @@ async function turn(count: number, seconds: number, meanwhile = async (): Promis
 }
 
 async function snapshot(count: number) {
-  const counted = await askAll({ ask: 'count' });
+  const counted = await askAll({ ask: 'count' }, producersOf(count));
   const cpu = rigs.slice(0, count).map((rig) => rig.cpuMs());
   return {
     atMs: performance.now(),
@@ -193,8 +203,20 @@ async function snapshot(count: number) {
   };
 }
 
-function askAll(asked: Asked): Promise<Counted[]> {
-  return Promise.race([Promise.all(producers.map((producer) => ask(producer, asked))), died]);
+/** All of them, or with cores of their own those that so many cells have. */
+function producersOf(count: number): readonly ChildProcess[] {
+  return coresEach === 0 ? producers : producers.filter((_, at) => at % rigs.length < count);
+}
+
+/** Holds all threads of these processes to the cores of a cell. */
+function pin(cell: number, pids: readonly number[]): void {
+  const from = cell * coresEach;
+  for (const pid of pids)
+    execFileSync('taskset', ['--all-tasks', '--cpu-list', '--pid', `${from}-${from + coresEach - 1}`, `${pid}`]);
+}
+
+function askAll(asked: Asked, of: readonly ChildProcess[] = producers): Promise<Counted[]> {
+  return Promise.race([Promise.all(of.map((producer) => ask(producer, asked))), died]);
 }
 
 async function ask(producer: ChildProcess, asked: Asked): Promise<Counted> {
