@@ -16,8 +16,8 @@ import {
   partArguments,
   round,
   row,
+  runBatches,
   sortedBatches,
-  type Batch,
   type Side,
 } from './kit.ts';
 
@@ -78,14 +78,14 @@ async function measure(kind: Side, sessions: number, budgets: readonly number[])
   const openMs = round(performance.now() - openedMs);
   for (const budget of budgets) {
     const batches = sortedBatches(rows, budget);
-    const vectors = await runAll(backend, sessions, batches); // warms up, too
+    const vectors = await runBatches(backend, sessions, rows, batches); // warms up, too
     reference ??= vectors;
     const cosine = leastCosine(vectors, reference, model.dims);
     if (!(cosine > 0.99)) throw new Error(`vectors of ${kind} are not those of the first kind: least cosine ${cosine}`);
     const seconds: number[] = [];
     for (let at = 0; at < REPEATS; at++) {
       const startedMs = performance.now();
-      await runAll(backend, sessions, batches);
+      await runBatches(backend, sessions, rows, batches);
       seconds.push((performance.now() - startedMs) / 1000);
     }
     const padded = batches.reduce((sum, batch) => sum + batch.rows.length * batch.width, 0);
@@ -129,29 +129,4 @@ async function measureShape(backend: InferenceBackend, kind: Side, count: number
     leastMs: round(Math.min(...times), 3),
     textsPerSecond: round((count * 1000) / median(times)),
   });
-}
-
-/** Every batch once, `sessions` running and one queued behind each; vectors in the order of the rows. */
-async function runAll(backend: InferenceBackend, sessions: number, batches: readonly Batch[]): Promise<Float32Array> {
-  const { dims } = backend;
-  const vectors = new Float32Array(rows.length * dims);
-  let next = 0;
-  const lane = async (): Promise<void> => {
-    for (let batch = batches[next++]; batch !== undefined; batch = batches[next++]) {
-      const slot = backend.lend()!;
-      const { width } = batch;
-      slot.ids.fill(0, 0, batch.rows.length * width);
-      for (const [at, index] of batch.rows.entries()) {
-        slot.ids.set(rows[index]!, at * width);
-        slot.lengths[at] = rows[index]!.length;
-      }
-      const result = await backend.run(slot, { rows: batch.rows.length, width });
-      if (!result.ok) throw new Error(result.outOfVram.message);
-      for (const [at, index] of batch.rows.entries())
-        vectors.set(slot.embeddings.subarray(at * dims, (at + 1) * dims), index * dims);
-      backend.giveBack(slot);
-    }
-  };
-  await Promise.all(Array.from({ length: sessions + 1 }, lane));
-  return vectors;
 }

@@ -103,6 +103,36 @@ export function sortedBatches(rows: readonly ArrayLike<number>[], budget: number
   return batches;
 }
 
+/** Every batch once, `sessions` running and one queued behind each; vectors in the order of the rows. */
+export async function runBatches(
+  backend: InferenceBackend,
+  sessions: number,
+  rows: readonly ArrayLike<number>[],
+  batches: readonly Batch[],
+): Promise<Float32Array> {
+  const { dims } = backend;
+  const vectors = new Float32Array(rows.length * dims);
+  let next = 0;
+  const lane = async (): Promise<void> => {
+    for (let batch = batches[next++]; batch !== undefined; batch = batches[next++]) {
+      const slot = backend.lend()!;
+      const { width } = batch;
+      slot.ids.fill(0, 0, batch.rows.length * width);
+      for (const [at, index] of batch.rows.entries()) {
+        slot.ids.set(rows[index]!, at * width);
+        slot.lengths[at] = rows[index]!.length;
+      }
+      const result = await backend.run(slot, { rows: batch.rows.length, width });
+      if (!result.ok) throw new Error(result.outOfVram.message);
+      for (const [at, index] of batch.rows.entries())
+        vectors.set(slot.embeddings.subarray(at * dims, (at + 1) * dims), index * dims);
+      backend.giveBack(slot);
+    }
+  };
+  await Promise.all(Array.from({ length: sessions + 1 }, lane));
+  return vectors;
+}
+
 export function widthOf(tokens: number): number {
   return Math.ceil(tokens / 8) * 8;
 }

@@ -3,7 +3,7 @@
 export interface Step {
   readonly name: string;
   /** Steps that are usually asked for together. */
-  readonly group: 'speed' | 'limits' | 'similarity' | 'two' | 'payloads' | 'cells' | 'simulation' | 'up';
+  readonly group: 'speed' | 'limits' | 'similarity' | 'two' | 'payloads' | 'cells' | 'parts' | 'simulation' | 'up';
   readonly file: string;
   readonly args?: readonly string[];
   readonly environment?: Readonly<Record<string, string>>;
@@ -206,6 +206,7 @@ export const STEPS: readonly Step[] = [
     args: ['--device', 'gpu:0,gpu:1', '--producers', '12', '--job-texts', '256', '--rounds', '2', '--seconds', '6'],
     seconds: 90,
   },
+  { name: 'parts', group: 'parts', file: 'parts.ts', args: ['--label', 'parts'], seconds: 150 },
   // the same digest on every machine
   {
     name: 'simulation',
