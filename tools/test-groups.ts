@@ -41,6 +41,7 @@ export const ALONE =
         '**/nvcc-encoder.test.ts',
         '**/infra/images.test.ts',
         '**/infra/guide.test.ts',
+        '**/infra/cluster.test.ts',
       ];
 
 /**

