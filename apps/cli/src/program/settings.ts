@@ -7,6 +7,7 @@ import type { Command } from 'commander';
  */
 export const SETTING_FLAGS = {
   redisUrl: ['url', 'queue server, e.g. redis://localhost:6379 (REDIS_URL)'],
+  partFolders: ['folders', 'folders in which a worker may read and write parts of files'],
   payloadServers: ['urls', 'servers beside it, through which large inputs and results travel'],
   cells: ['file', 'several queue servers used as one queue: a JSON file, or its text'],
   redisCa: ['file', 'authority that signed the certificate of the queue server'],
@@ -55,6 +56,7 @@ export const SETTING_FLAGS = {
   executorTimeoutMs: ['ms', 'silence after which an executor is killed'],
   hybrid: ['mode', 'auto, never or always: what a CPU worker takes beside GPU workers'],
   hybridAgeMs: ['ms', 'age of the backlog at which a CPU worker helps out'],
+  helpCells: ['yes|no', 'whether a worker without work claims bulk of other cells'],
   claimTimeoutMs: ['ms', 'after which a worker that claims nothing while jobs wait leaves'],
   janitorEveryMs: ['ms', 'how often what nobody needs is taken away'],
   keepCompletedJobs: ['count', 'completed jobs that stay, with their texts'],
@@ -148,6 +150,7 @@ export const DASHBOARD = [
 ] as const;
 
 export const WORKER = [
+  'partFolders',
   'simServes',
   'collectionsDir',
   'kernels',
@@ -175,6 +178,7 @@ export const WORKER = [
   'maxUnreadShare',
   'hybrid',
   'hybridAgeMs',
+  'helpCells',
   'leaseMs',
   'stalledCheckMs',
   'executorTimeoutMs',
