@@ -8,11 +8,10 @@
 // Prints one JSON line: µs a job and texts/s of each turn, and the median ratio of the turns that followed each other. Its
 // goal is a ratio of 0.4: a queue server then carries 2.5 times the jobs (arithmetic, not measured).
 
-import { execFileSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { median } from '@shoal/core/base';
 import { readArguments } from '../rig/arguments.ts';
 import { record } from '../rig/record.ts';
+import { simDeviceTurn } from './sim-device-turn.ts';
 
 const args = readArguments(import.meta.url, {
   rounds: { type: 'string', default: '3' },
@@ -28,24 +27,14 @@ interface Turn {
 }
 
 function turn(payloadServers: string): Turn {
-  const program = fileURLToPath(new URL('sim-device.ts', import.meta.url));
-  const asked = [
-    '--peeks',
+  const { commandMicrosPerJob, textsPerSecond } = simDeviceTurn([
     '--seconds',
     args.seconds,
     '--in-flight',
     args['in-flight'],
     '--payload-servers',
     payloadServers,
-  ];
-  const told = execFileSync(process.execPath, ['--conditions=@shoal/source', program, ...asked], {
-    encoding: 'utf8',
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  const { commandMicrosPerJob, textsPerSecond } = JSON.parse(told) as {
-    commandMicrosPerJob: number;
-    textsPerSecond: number;
-  };
+  ]);
   return { microsPerJob: commandMicrosPerJob, textsPerSecond };
 }
 

@@ -7,9 +7,8 @@
 //
 // Prints one JSON line: µs a text and texts/s of each turn, and the median ratio of the turns that followed each other.
 
-import { execFileSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { median } from '@shoal/core/base';
+import { simDeviceTurn } from '../device/sim-device-turn.ts';
 import { readArguments } from '../rig/arguments.ts';
 import { record } from '../rig/record.ts';
 
@@ -27,9 +26,7 @@ interface Turn {
 }
 
 function turn(rows: number): Turn {
-  const program = fileURLToPath(new URL('../device/sim-device.ts', import.meta.url));
-  const asked = [
-    '--peeks',
+  const { commandMicrosPerJob, textsPerSecond } = simDeviceTurn([
     '--seconds',
     args.seconds,
     '--job-texts',
@@ -38,15 +35,7 @@ function turn(rows: number): Turn {
     String(Math.ceil(Number(args['rows-in-flight']) / rows)),
     '--payload-servers',
     args['payload-servers'],
-  ];
-  const told = execFileSync(process.execPath, ['--conditions=@shoal/source', program, ...asked], {
-    encoding: 'utf8',
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  const { commandMicrosPerJob, textsPerSecond } = JSON.parse(told) as {
-    commandMicrosPerJob: number;
-    textsPerSecond: number;
-  };
+  ]);
   return { microsPerText: Math.round((1_000 * commandMicrosPerJob) / rows) / 1_000, textsPerSecond };
 }
 

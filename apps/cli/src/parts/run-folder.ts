@@ -15,6 +15,7 @@ import {
   type PartResult,
   type RunEntry,
 } from '@shoal/contract';
+import { codeOf } from '@shoal/core/base';
 import { writeFailure } from '@shoal/worker/files/write-failure';
 import { duration } from '../progress.ts';
 import { STEM, type Plan } from './plan-parts.ts';
@@ -235,8 +236,4 @@ export function entryIn({ list, dims }: Manifest, number: number): RunEntry | un
   if (found === undefined) return undefined;
   const { source, range, ...result } = found;
   return { source, range, result: { ...result, written: result.name, dims } };
-}
-
-export function codeOf(error: unknown): unknown {
-  return error instanceof Error && 'code' in error ? error.code : undefined;
 }

@@ -4,6 +4,7 @@
 export { backoffMs, type Backoff } from './backoff.ts';
 export { BufferPool, SMALLEST_POOLED_BYTES } from './buffer-pool.ts';
 export { Batcher, type BatcherOptions } from './batcher.ts';
+export { codeOf } from './code-of.ts';
 export { descriptorFailure, descriptorLimit } from './descriptors.ts';
 export { editDistance } from './edit-distance.ts';
 export { loopTurn } from './loop-turns.ts';

@@ -8,6 +8,7 @@ import { mkdir, open, readdir, rename, rm, rmdir, stat, type FileHandle } from '
 import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
+import { codeOf } from '@shoal/core/base';
 import { withLock } from '@shoal/fetch';
 import { crc32 } from 'node:zlib';
 import {
@@ -278,10 +279,6 @@ function gone(name: string, version: number, versions: readonly number[]): Shoal
 
 function isMissing(error: unknown): boolean {
   return codeOf(error) === 'ENOENT';
-}
-
-function codeOf(error: unknown): unknown {
-  return error instanceof Error && 'code' in error ? error.code : undefined;
 }
 
 function infoOf(

@@ -5,6 +5,7 @@ import { createReadStream, type Stats } from 'node:fs';
 import { open, realpath, stat, type FileHandle } from 'node:fs/promises';
 import { basename, dirname, join, relative } from 'node:path';
 import { ShoalError, type PartOutput, type PartSource } from '@shoal/contract';
+import { codeOf } from '@shoal/core/base';
 import { writeFailure } from '../files/write-failure.ts';
 
 export class PartPlaces {
@@ -134,10 +135,6 @@ export class SourceFile {
 }
 
 const READ_BYTES = 256 * 1024;
-
-export function codeOf(error: unknown): unknown {
-  return error instanceof Error && 'code' in error ? error.code : undefined;
-}
 
 function unreadable(path: string, error: unknown): ShoalError<'FILE_UNREADABLE'> {
   const code = codeOf(error);

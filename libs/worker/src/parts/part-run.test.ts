@@ -30,7 +30,7 @@ import {
   type Part,
   type PartSource,
 } from '@shoal/contract';
-import { systemClock, type JobOutcome, type PartOrder } from '@shoal/core';
+import { systemClock, type JobOutcome } from '@shoal/core';
 import { noFaults, type FaultPoints } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { PartLedger, closeConnection, openConnection, type Redis } from '@shoal/queue/payload';
@@ -38,6 +38,7 @@ import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { readFooter } from '../files/footer.ts';
 import { ParquetEncoder } from '../files/parquet-rows.ts';
 import { PartPlaces } from './part-place.ts';
+import { orderOf } from '../testing/part-order.ts';
 import { PartRun, type PartRunParts } from './part-run.ts';
 
 const DIMS = 4;
@@ -196,20 +197,6 @@ async function runBy({ token, parts }: Worker, part: Part): Promise<JobOutcome> 
   const jobId = partId(part);
   await redis.set(keySpace().lock(QUEUE, jobId), token);
   return new PartRun(parts, orderOf(part, token)).run();
-}
-
-function orderOf(part: Part, token: string): PartOrder {
-  const fingerprint = partFingerprint(part);
-  return {
-    jobId: partId(part),
-    token,
-    queuedMs: 1,
-    class: 'bulk',
-    part,
-    fingerprint,
-    resultTtlMs: 60_000,
-    remainingMs: undefined,
-  };
 }
 
 async function out(): Promise<string[]> {

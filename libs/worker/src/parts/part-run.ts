@@ -24,14 +24,14 @@ import {
   type PartResult,
 } from '@shoal/contract';
 import type { Clock, JobOutcome, Logger, PartOrder, Precision } from '@shoal/core';
-import type { FaultPoints } from '@shoal/core/base';
+import { codeOf, type FaultPoints } from '@shoal/core/base';
 import type { PartLedger } from '@shoal/queue/payload';
 import { carriedGroups, refuseUncarriable } from '../files/carried-columns.ts';
 import type { ParquetFile } from '../files/footer.ts';
 import { idColumn } from '../files/parquet-records.ts';
 import type { CarriedFile, RowForm } from '../files/row-form.ts';
 import { PartObject, writing, type Spent } from './part-object.ts';
-import { codeOf, type PartPlaces, type SourceFile } from './part-place.ts';
+import type { PartPlaces, SourceFile } from './part-place.ts';
 import { PartRows, firstRowOf, openRange, type RowBatch } from './part-rows.ts';
 
 /** What the executor serves. */

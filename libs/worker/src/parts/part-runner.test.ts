@@ -5,19 +5,12 @@ import { mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { decodePartResult, partFingerprint, partId, type Part } from '@shoal/contract';
-import {
-  Executor,
-  fixedBudget,
-  systemClock,
-  type FromExecutor,
-  type JobOrder,
-  type JobOutcome,
-  type PartOrder,
-} from '@shoal/core';
+import { decodePartResult, partId, type Part } from '@shoal/contract';
+import { Executor, fixedBudget, systemClock, type FromExecutor, type JobOrder, type JobOutcome } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, MemoryPayloadStore, RecordingLogger } from '@shoal/core/testing';
 import { PartPlaces } from './part-place.ts';
+import { orderOf } from '../testing/part-order.ts';
 import { PartRunner } from './part-runner.ts';
 
 const MODEL = 'fake@0123456789ab';
@@ -47,20 +40,6 @@ async function partOf(run: string): Promise<Part> {
     onError: 'fail',
     output: { kind: 'folder', folder: place, stem: `out-${run}`, format: 'parquet', dtype: 'f32', hasIds: false },
     model: { name: MODEL, truncate: 'end' },
-  };
-}
-
-function orderOf(part: Part, token: string): PartOrder {
-  const fingerprint = partFingerprint(part);
-  return {
-    jobId: partId(part),
-    token,
-    queuedMs: 1,
-    class: 'bulk',
-    part,
-    fingerprint,
-    resultTtlMs: 60_000,
-    remainingMs: undefined,
   };
 }
 
