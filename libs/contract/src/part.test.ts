@@ -3,6 +3,7 @@
 
 import { expect, test } from 'vitest';
 import { isShoalError } from './errors.ts';
+import { isWithin, placesOf } from './part-places.ts';
 import {
   parsePart,
   partCheckpoint,
@@ -162,4 +163,18 @@ test('the manifest has every part in order, whoever writes it, and is refused wh
     'docs-00002.parquet',
   ]);
   expect(problemOf(() => manifestOf(PART, { 0: entries[0]! }))).toContain('has no part 1');
+});
+
+test('a place lies in a folder, or behind a prefix, by whole names', () => {
+  const folders = ['/data', 's3://bucket/a/'];
+  const inside = ['/data', '/data/', '/data/x/y.jsonl', 's3://bucket/a', 's3://bucket/a/b.parquet'];
+  const outside = ['/database/x', '/dat', '/', 's3://bucket/ab', 's3://bucket', 's3://other/a/b', 'data/x'];
+  expect(inside.map((place) => isWithin(place, folders))).toEqual(inside.map(() => true));
+  expect(outside.map((place) => isWithin(place, folders))).toEqual(outside.map(() => false));
+  expect([isWithin('/anything', ['/']), isWithin('/data', [])]).toEqual([true, false]);
+  const { source, output } = placesOf({
+    source: { kind: 's3', bucket: 'b', key: 'k/x.txt', etag: 'e', bytes: 1 },
+    output: { ...OUTPUT, kind: 's3', bucket: 'b', prefix: 'out' },
+  });
+  expect([source, output]).toEqual(['s3://b/k/x.txt', 's3://b/out']);
 });

@@ -91,7 +91,7 @@ export {
   type TriedServer,
 } from './payload/payload-servers.ts';
 export { ResultReader, type Peeked, type ReaderOptions } from './producer/result-reader.ts';
-export { claimingOf, mostJobRows, notSharing } from './producer/serving-workers.ts';
+export { claimingOf, lackingPlaces, mostJobRows, notSharing, type LackingWorker } from './producer/serving-workers.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';
 export {
   WorkerPresence,

@@ -2,10 +2,12 @@
 // the test says. What workers make of parts is tested where they are.
 
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { DEFAULT_PREFIX, partsQueue } from '@shoal/contract';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { noLog } from '@shoal/core';
+import { WorkerPresence } from '@shoal/queue';
+import { WORKER_FACTS, startTestServer, type TestServer } from '@shoal/queue/testing';
 import { PartHands } from '../testing/part-hands.ts';
 import { runInside } from '../testing/command-here.ts';
 import { Sandbox, type Result } from '../testing/shoal-process.ts';
@@ -76,6 +78,37 @@ test('nothing is added where nobody takes parts, and the refusal says what to do
   expect(code).toBe(1);
   expect(stderr).toContain('no worker of tiny-random takes parts of files (parts-tiny-random). Start its workers with');
   expect(await server.command('EXISTS', `${DEFAULT_PREFIX}:${QUEUE}:wait`)).toBe(0);
+});
+
+test('nor where those who take parts have other folders, by name; where some of them have not, that is said', async () => {
+  const place = scene();
+  const presence = await WorkerPresence.connect({
+    redisUrl: server.url,
+    prefix: DEFAULT_PREFIX,
+    queue: QUEUE,
+    workerId: 'elsewhere',
+    facts: () => ({ ...WORKER_FACTS, partFolders: ['/elsewhere', place.source, `${place.out}-2`] }),
+    log: noLog,
+  });
+  await presence.start();
+  try {
+    const { code, stderr } = await embed(place);
+    expect([code, stderr]).toEqual([
+      1,
+      expect.stringContaining(
+        `no worker of tiny-random takes parts in ${dirname(place.source)}, ${place.out}: elsewhere has /elsewhere, `,
+      ),
+    ]);
+    expect(await server.command('EXISTS', `${DEFAULT_PREFIX}:${QUEUE}:wait`)).toBe(0);
+    await withHands();
+    const second = await embed(place);
+    expect([second.code, second.stderr]).toEqual([
+      0,
+      expect.stringContaining('warning: 1 of 2 workers that take parts'),
+    ]);
+  } finally {
+    await presence.stop();
+  }
 });
 
 test('each part becomes an object, in order, and the manifest lists them; the same command finds all of it done', async () => {

@@ -7,7 +7,7 @@ import { join, resolve } from 'node:path';
 import { ShoalError, manifestName, partId, partName, partsQueue, queueOf } from '@shoal/contract';
 import { noLog, type Settings } from '@shoal/core';
 import { expectEmbedder, type StoredModel } from '@shoal/models';
-import { Canceller, JobProducer, checkServer, claimingOf, queueService } from '@shoal/queue';
+import { Canceller, JobProducer, checkServer, queueService } from '@shoal/queue';
 import { PartLedger } from '@shoal/queue/payload';
 import {
   refuseDimensions,
@@ -18,6 +18,7 @@ import {
   type EmbedFlags,
 } from '../embed/flags.ts';
 import { refuseFieldsWithoutEffect, withInputs, type Input } from '../input/files.ts';
+import { checkWorkers } from '../parts/check-workers.ts';
 import { PartsRun } from '../parts/parts-run.ts';
 import { PART_ROWS, STEM, filesIn, namesOf, planParts, type Plan } from '../parts/plan-parts.ts';
 import {
@@ -192,7 +193,7 @@ async function embedRun(terminal: Terminal, open: OpenRun): Promise<void> {
   try {
     await run.begin(manifest);
     if (flags.verify === true) return await verifyRun(terminal, open, run, manifest);
-    await checkBefore(open, run);
+    await checkBefore(terminal, open, run);
     if (run.done > 0 && run.done < plan.parts.length && !isQuiet)
       say(terminal, `goes on with run ${plan.run} in ${folder}/: ${run.done} of ${plan.parts.length} parts are done`);
     if (flags.workersOnly === true) return await leaveToWorkers(terminal, open, run);
@@ -203,17 +204,13 @@ async function embedRun(terminal: Terminal, open: OpenRun): Promise<void> {
 }
 
 /** What would make the run fail is looked for before anything is added. */
-async function checkBefore({ flags, model, folder, plan, producer }: OpenRun, run: PartsRun): Promise<void> {
+async function checkBefore(
+  terminal: Terminal,
+  { flags, model, folder, plan, producer }: OpenRun,
+  run: PartsRun,
+): Promise<void> {
   if (run.done === plan.parts.length) return;
-  const workers = await producer.workers();
-  if (workers !== undefined && claimingOf(workers).length === 0)
-    throw new ShoalError(
-      'NOT_SERVED',
-      `no worker of ${model.name} takes parts of files (${partsQueue(model.name)}` +
-        `${workers.length > 0 ? `: ${workers.length} that do are drained` : ''}). Start its workers with partFolders ` +
-        `(SHOAL_PART_FOLDERS), a list of folders that hold these files and ${folder}, as they see them; or write one file ` +
-        'with -o FILE, for which any worker will do',
-    );
+  await checkWorkers(producer, model.name, plan, (message) => say(terminal, message));
   const share = run.leftRows / plan.rows;
   const dims = flags.dimensions ?? model.dims;
   await checkRoom(folder, { rows: run.leftRows, dims, bytes: plan.bytes * share, output: plan.parts[0]!.output });

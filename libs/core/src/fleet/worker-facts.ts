@@ -73,6 +73,11 @@ export interface WorkerFacts extends WorkerLoad {
   /** Names of prompts that may be asked for, and whether vectors have length 1; of one that embeds. */
   readonly prompts?: readonly string[] | undefined;
   readonly isNormalized?: boolean | undefined;
+  /**
+   * Folders in which it takes parts of files, as it was given them and as links lead; undefined: of a worker that takes
+   * none, has too many to tell, or is older than this fact.
+   */
+  readonly partFolders?: readonly string[] | undefined;
   /** Its set of payload servers; undefined: it has none. */
   readonly payloads?: string | undefined;
   /** Lanes it claims from; one that serves the CPU lane is a CPU worker. */

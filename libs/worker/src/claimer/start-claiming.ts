@@ -69,6 +69,8 @@ export interface WorkerKind {
   readonly cpuQueue: string;
   /** The lane of parts, of a worker that takes them. */
   readonly partsQueue?: string | undefined;
+  /** Folders of parts that it tells others of. */
+  readonly partFolders?: readonly string[] | undefined;
   readonly executor: ForkedExecutor;
   readonly cacheDir: string;
   readonly workerName: string;
@@ -255,9 +257,10 @@ interface LanesParts extends WorkerId {
 
 function lanesOf(
   { settings, log }: WorkerOptions,
-  { queue, cpuQueue, partsQueue, jobVersion, maxJobRows, payloads, besides, service, helps = false }: WorkerKind,
+  kind: WorkerKind,
   { card, workerId, workerName, ready, meter, history, faults, recorder, serverNowMs, told }: LanesParts,
 ): WorkerLanesOptions {
+  const { queue, cpuQueue, partsQueue, partFolders, jobVersion, maxJobRows, payloads, besides, service } = kind;
   const { redisUrl, prefix, leaseMs, stalledCheckMs, keepCompletedJobs: completed, keepFailedJobs: failed } = settings;
   return {
     source: {
@@ -283,7 +286,7 @@ function lanesOf(
         recorder.claimingBraked(reason);
       },
     },
-    settings: helps ? settings : { ...settings, helpCells: 'no' },
+    settings: kind.helps === true ? settings : { ...settings, helpCells: 'no' },
     enter: async (address) => {
       if (service !== undefined) await enterService(service, { redisUrl: address, prefix, queue, log });
     },
@@ -293,6 +296,7 @@ function lanesOf(
     log,
     cpuQueue,
     partsQueue,
+    partFolders,
     besides: () => ({ card: card.facts(), ...besides?.facts() }),
     workerId,
     workerName,

@@ -45,6 +45,8 @@ export interface WorkerLanesOptions {
   readonly workerName: string;
   /** The lane of parts, of a worker that takes them. */
   readonly partsQueue?: string | undefined;
+  /** Those of them that it tells. */
+  readonly partFolders?: readonly string[] | undefined;
   /** Epoch ms by the server's clock. */
   readonly serverNowMs: () => number;
   readonly ready: Pick<
@@ -275,7 +277,7 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, metricsUrl, jobVersion, maxJobRows, payloads, workerName, besides }: WorkerLanesOptions,
+  { ready, meter, metricsUrl, jobVersion, maxJobRows, partFolders, payloads, workerName, besides }: WorkerLanesOptions,
   lanes: readonly Lane[],
   standing: Standing,
   gate: HybridGate | undefined,
@@ -297,6 +299,7 @@ function factsOf(
     metricsUrl,
     jobVersion,
     maxJobRows,
+    partFolders,
     payloads,
     prompts,
     isNormalized,

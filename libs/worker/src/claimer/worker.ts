@@ -1,6 +1,7 @@
 // One worker put together: the claimer's parts in this process, the executor beside it. A worker serves one model on
 // one device; one for similarity jobs is similarity-worker.ts.
 
+import { realpath } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { EMBED_JOB_VERSIONS, MAX_ROWS_PER_JOB, ShoalError, cpuLaneOf, partsQueue, queueOf } from '@shoal/contract';
 import { READ_JOBS, sizesOf, storeFolders, type Settings } from '@shoal/core';
@@ -56,6 +57,7 @@ export async function startWorker(options: WorkerOptions): Promise<RunningWorker
     service,
     cpuQueue: cpuLane,
     partsQueue: parts?.queue,
+    partFolders: parts && (await toldFolders(parts.folders)),
     executor,
     cacheDir,
     workerName,
@@ -108,6 +110,18 @@ function partsOf(
 ): ExecutorSettings['parts'] {
   if (partFolders === undefined || kind !== 'embedder') return undefined;
   return { queue: partsQueue(served), folders: partFolders.split(',').map((folder) => folder.trim()) };
+}
+
+/** What is told every two seconds stays small. */
+const MOST_TOLD_FOLDERS = 16;
+const MOST_TOLD_CHARACTERS = 2_048;
+
+/** Each as it was given and as links lead, so that whoever asks need not know which is which; undefined: too many. */
+async function toldFolders(folders: readonly string[]): Promise<readonly string[] | undefined> {
+  const real = await Promise.all(folders.map((folder) => realpath(folder).catch(() => folder)));
+  const told = [...new Set([...folders, ...real])];
+  const isSmall = told.length <= MOST_TOLD_FOLDERS && told.join().length <= MOST_TOLD_CHARACTERS;
+  return isSmall ? told : undefined;
 }
 
 /**

@@ -1,7 +1,7 @@
 // Files as jobs through whole workers on a simulated device: seen by who asks before adding parts, drained in the middle of
 // a part, killed in the middle of it, and the same bytes in the end as of a worker that nobody disturbed.
 
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, realpathSync, rmSync } from 'node:fs';
 import { readFile, readdir, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -125,6 +125,8 @@ test('a part outlives a worker that is drained, an executor and a worker that ar
 test('an interactive job beside a part is answered in its own time; a cancelled part ends; without folders none is taken', async () => {
   const taking = await start({ SHOAL_DEVICE: 'sim:16' }); // the part takes longer than all who ask beside it
   const [stem, part] = await newPart();
+  const [told] = await bench.redis.hvals(keySpace().facts(QUEUE));
+  expect(JSON.parse(told!)).toMatchObject({ partFolders: [realpathSync(place)] });
   const queue = await add(part);
   await written(stem, 0.1);
   const jobs = bench.openQueue(mainQueue(MODEL));
