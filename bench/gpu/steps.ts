@@ -3,7 +3,17 @@
 export interface Step {
   readonly name: string;
   /** Steps that are usually asked for together. */
-  readonly group: 'speed' | 'limits' | 'similarity' | 'two' | 'payloads' | 'cells' | 'parts' | 'simulation' | 'up';
+  readonly group:
+    | 'speed'
+    | 'limits'
+    | 'similarity'
+    | 'two'
+    | 'payloads'
+    | 'cells'
+    | 'cells-more'
+    | 'parts'
+    | 'simulation'
+    | 'up';
   readonly file: string;
   readonly args?: readonly string[];
   readonly environment?: Readonly<Record<string, string>>;
@@ -38,13 +48,14 @@ const PAYLOADS: readonly Step[] = (['f32', 'f16'] as const).flatMap((dtype) => [
 ]);
 const RATIOS: Step = { name: 'payload-ratios', group: 'payloads', file: 'payload-ratios.ts', seconds: 5 };
 
-/** Cells on simulated devices that are faster than a queue server is. */
-const cells = (name: string, ...args: readonly string[]): Step => ({
-  name,
+const CELLS_ARGS = '--own-cores --controls --device sim --tokens-per-ms 0 --producers 12 --in-flight 3072'.split(' ');
+/** Cells on simulated devices that are faster than a queue server is, beside what the machine does without cells. */
+const cells = (jobTexts: string, rounds: string, seconds: number): Step => ({
+  name: `cells: ${jobTexts} texts a job`,
   group: 'cells',
   file: '../queue/cells.ts',
-  args: ['--device', 'sim', '--tokens-per-ms', '0', '--producers', '12', '--in-flight', '384', ...args],
-  seconds: 90,
+  args: [...CELLS_ARGS, '--job-texts', jobTexts, '--rounds', rounds, '--seconds', '4'],
+  seconds,
 });
 
 export const STEPS: readonly Step[] = [
@@ -196,12 +207,18 @@ export const STEPS: readonly Step[] = [
   ...PAYLOADS.slice(0, PAYLOADS.length / 2).toReversed(),
   RATIOS,
   // several queue servers, for the cores of a GPU machine; the last with its GPUs
-  cells('cells: 8 texts a job', '--job-texts', '8', '--seconds', '6'),
-  cells('cells: 64 texts a job', '--job-texts', '64', '--seconds', '6'),
-  { ...cells('cells: one away', '--rounds', '0', '--away', '60'), seconds: 120 },
+  cells('8', '3', 120),
+  cells('2', '2', 90),
+  {
+    name: 'cells: one away',
+    group: 'cells-more',
+    file: '../queue/cells.ts',
+    args: ['--device', 'sim', '--tokens-per-ms', '0', '--producers', '12', '--rounds', '0', '--away', '60'],
+    seconds: 120,
+  },
   {
     name: 'cells: two GPUs',
-    group: 'cells',
+    group: 'cells-more',
     file: '../queue/cells.ts',
     args: ['--device', 'gpu:0,gpu:1', '--producers', '12', '--job-texts', '256', '--rounds', '2', '--seconds', '6'],
     seconds: 90,
