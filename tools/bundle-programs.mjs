@@ -29,6 +29,7 @@ const STARTED = [
   'libs/worker/src/executor/similarity-executor-main.ts',
   'libs/worker/src/executor/tokenizer-thread.ts',
   'libs/worker/src/measure/shape-probe-main.ts',
+  'libs/worker/src/parts/part-thread.ts',
 ];
 const OUTSIDE = [
   /^onnxruntime-/,

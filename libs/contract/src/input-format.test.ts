@@ -210,7 +210,7 @@ describe('malformed input is INPUT_CORRUPT', () => {
         fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { minLength: 1, maxLength: 4 }),
       )
       .map(([bytes, changes]) =>
-        changes.reduce((copy, [at, value]) => changed(copy, at % Math.min(bytes.length, 64), value), bytes),
+        changes.reduce((copy: Buffer, [at, value]) => changed(copy, at % Math.min(bytes.length, 64), value), bytes),
       );
     const arbitrary = fc.uint8Array({ maxLength: 200 }).map((bytes) => Buffer.from(bytes));
     fc.assert(

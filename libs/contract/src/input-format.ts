@@ -19,7 +19,7 @@ export type DecodedInput =
   | { readonly form: 'tokens'; readonly rows: readonly TokenIds[]; readonly ids: TokenIds };
 
 /** `texts`: 1 to 1,024 strings. Lone surrogates become U+FFFD, as in every UTF-8 encoder. */
-export function encodeTexts(texts: readonly string[]): Buffer {
+export function encodeTexts(texts: readonly string[]): Buffer<ArrayBuffer> {
   const lengths = texts.map((text) => Buffer.byteLength(text));
   const { buffer, at } = allocate({ form: FORM.texts, rows: texts.length, lengths, elementBytes: 1 });
   let position = at;
@@ -31,7 +31,7 @@ export function encodeTexts(texts: readonly string[]): Buffer {
  * `rows`: token ids per text, special tokens included, already truncated. Stored as u16 when every id fits. Throws
  * RangeError for what is no whole number from 0 to 2³² - 1.
  */
-export function encodeTokens(rows: readonly ArrayLike<number>[]): Buffer {
+export function encodeTokens(rows: readonly ArrayLike<number>[]): Buffer<ArrayBuffer> {
   const isNarrow = !rows.some((row) => hasAtLeast(0x1_0000, row));
   const elementBytes = isNarrow ? 2 : 4;
   const { buffer, at } = allocate({
@@ -108,7 +108,10 @@ interface Layout {
 }
 
 /** Everything but the elements, which begin at `at`. */
-export function allocate({ form, rows, lengths, elementBytes, words = [] }: Layout): { buffer: Buffer; at: number } {
+export function allocate({ form, rows, lengths, elementBytes, words = [] }: Layout): {
+  buffer: Buffer<ArrayBuffer>;
+  at: number;
+} {
   const total = lengths.reduce((sum, length) => sum + length, 0);
   const wordsAt = HEADER_BYTES + 4 * (lengths.length + 1);
   const at = wordsAt + 4 * words.length;

@@ -1,7 +1,7 @@
 // The executor process of a worker that runs a model: opens model, tokenizer, runtime and its own connection to the queue
 // server, then lets core's Executor answer the claimer. How it lives and ends is executor-process.ts.
 
-import { askablePrompts, keySpace, promptText } from '@shoal/contract';
+import { askablePrompts, keySpace } from '@shoal/contract';
 import {
   Executor,
   sizesOf,
@@ -19,6 +19,7 @@ import { CellStores, PartLedger, PayloadServers, RedisPayloadStore } from '@shoa
 import { openDevice } from '../device/open-device.ts';
 import { PartPlaces } from '../parts/part-place.ts';
 import { PartRunner } from '../parts/part-runner.ts';
+import { PartThreads } from '../parts/part-threads.ts';
 import { openDeviceBudget } from '../measure/device-budget.ts';
 import type { DeviceBudget } from '../measure/device-budget-parts.ts';
 import { executorProcess, type ExecutorProcess } from './executor-process.ts';
@@ -41,12 +42,12 @@ interface Parts {
   readonly store: RedisPayloadStore;
   readonly others: CellStores;
   /** Of a worker that takes parts. */
-  readonly ledger: PartLedger | undefined;
+  readonly ofParts: { readonly ledger: PartLedger; readonly threads: PartThreads } | undefined;
 }
 
 await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
   const parts = await openParts(own);
-  const { backend, deviceBudget, tokenizer, store, others, ledger } = parts;
+  const { backend, deviceBudget, tokenizer, store, others, ofParts } = parts;
   const { executor, runner } = startExecutor(own, parts);
   return {
     handle: (message) => {
@@ -63,7 +64,7 @@ await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
       await runner?.stop();
       await executor.stop();
       await backend.stop();
-      await Promise.all([tokenizer.stop(), others.stop(), ledger?.stop()]);
+      await Promise.all([tokenizer.stop(), others.stop(), ofParts?.ledger.stop(), ofParts?.threads.stop()]);
       await store.stop();
     },
   };
@@ -82,17 +83,18 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
     settings.maxTokens === undefined ? {} : { maxTokens: settings.maxTokens },
   );
   const { maxTokens } = ownTokenizer;
+  const tokenizing = { model: settings.model, ...folders, maxTokens };
   const tokenizer = new ThreadedTokenizer({
     tokenizer: ownTokenizer,
-    model: settings.model,
-    ...folders,
-    maxTokens,
+    ...tokenizing,
     threads: settings.tokenizerThreads,
   });
+  const threads = parts && new PartThreads({ folders: parts.folders, tokenizer: tokenizing, log });
   const backend = await openBackend(settings, log, model, ownTokenizer);
   const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
   await warmShapes(backend, deviceBudget.budget, maxTokens, log);
-  return { model, tokenizer, backend, deviceBudget, ...(await connecting), ledger };
+  const ofParts = ledger && threads && { ledger, threads };
+  return { model, tokenizer, backend, deviceBudget, ...(await connecting), ofParts };
 }
 
 async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pick<Parts, 'store' | 'others'>> {
@@ -107,7 +109,7 @@ async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pi
 /** Tells the claimer that it may send work. */
 function startExecutor(
   { settings, log, tell }: ExecutorProcess<ExecutorSettings>,
-  { model, tokenizer, backend, deviceBudget, store, others, ledger }: Parts,
+  { model, tokenizer, backend, deviceBudget, store, others, ofParts }: Parts,
 ): { readonly executor: Executor; readonly runner: PartRunner | undefined } {
   const { budget } = deviceBudget;
   const name = `${settings.served}@${model.revision}`;
@@ -157,15 +159,16 @@ function startExecutor(
   return { executor, runner };
 
   function runnerOf(): PartRunner | undefined {
-    if (ledger === undefined || settings.parts === undefined) return undefined;
+    if (ofParts === undefined || settings.parts === undefined) return undefined;
     const { dims, isNormalized } = model;
     const { device, precision } = backend;
     return new PartRunner({
-      ledger,
+      ledger: ofParts.ledger,
+      open: (terms) => ofParts.threads.open(terms),
       places: new PartPlaces(settings.parts.folders),
       model: { name, dims, isNormalized, device, precision },
       tokenizer,
-      promptText: (prompt) => promptText(model, prompt),
+      prompts: model,
       poolTokens: sizesOf(settings.limits, device).poolTokens,
       tell,
       clock: systemClock,

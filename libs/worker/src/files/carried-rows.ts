@@ -83,12 +83,15 @@ export class CarriedEncoder implements RowEncoder {
   #bytes = MAGIC.length;
   /** Rows that are written, in all groups. */
   #written = 0;
-  /** The page that is being filled: undefined for a row without a vector. */
-  #page: (Float32Array | undefined)[] = [];
+  /** The page that is being filled: which rows have no vector, and the vectors of the others. */
+  #nulls: boolean[] = [];
+  readonly #vectors: Float32Array<ArrayBuffer>;
+  #there = 0;
   #position: number;
 
   private constructor(form: RowForm, files: readonly CarriedFile[], position: number) {
     this.#form = form;
+    this.#vectors = new Float32Array(PAGE_ROWS * form.dims);
     this.#files = files;
     const { vectorField = 'embedding', dtype = 'f32', shard } = form;
     this.#column = vectorColumn(vectorField, dtype);
@@ -122,7 +125,8 @@ export class CarriedEncoder implements RowEncoder {
     for (const [row, { index }] of records.entries()) {
       // rows in between were skipped, or their job failed
       yield* this.#fill(index - this.#firstRow);
-      this.#page.push(vectors.subarray(row * dims, (row + 1) * dims));
+      this.#vectors.set(vectors.subarray(row * dims, (row + 1) * dims), this.#there++ * dims);
+      this.#nulls.push(false);
       this.#position = position - records.length + row + 1;
       yield* this.#close();
     }
@@ -170,8 +174,8 @@ export class CarriedEncoder implements RowEncoder {
   }
 
   async *#fill(index: number): AsyncGenerator<EncodedRows> {
-    while (this.#written + this.#page.length < index) {
-      this.#page.push(undefined);
+    while (this.#written + this.#nulls.length < index) {
+      this.#nulls.push(true);
       yield* this.#close();
     }
   }
@@ -180,18 +184,16 @@ export class CarriedEncoder implements RowEncoder {
   async *#close(): AsyncGenerator<EncodedRows> {
     yield* this.#copy();
     const group = this.#current();
-    if (this.#page.length < Math.min(PAGE_ROWS, group.rows - group.written)) return;
-    const { dtype = 'f32' } = this.#form;
-    const there = this.#page.filter((vector) => vector !== undefined);
-    const all = new Float32Array(there.length * this.#form.dims);
-    for (const [at, vector] of there.entries()) all.set(vector, at * this.#form.dims);
-    const nulls = this.#page.map((vector) => vector === undefined);
-    const encoded = encodeVectors(all, there.length, this.#form.dims, dtype);
+    const nulls = this.#nulls;
+    if (nulls.length < Math.min(PAGE_ROWS, group.rows - group.written)) return;
+    const { dims, dtype = 'f32' } = this.#form;
+    const there = this.#there;
+    const encoded = encodeVectors(this.#vectors.subarray(0, there * dims), there, dims, dtype);
     const { bytes, ...facts } = vectorPage(encoded, nulls, dtype);
     if (encoded.scales !== undefined) await this.#scales?.add(this.#written, encoded.scales, nulls);
-    this.#count(group, { ...facts, bytes: bytes.length }, this.#page.length);
-    this.#page = [];
-    yield { bytes, rows: there.length, position: this.#position };
+    this.#count(group, { ...facts, bytes: bytes.length }, nulls.length);
+    [this.#nulls, this.#there] = [[], 0];
+    yield { bytes, rows: there, position: this.#position };
     yield* this.#copy();
   }
 

@@ -29,7 +29,6 @@ const GROUP_TEXT_BYTES = 16 * 1024 * 1024;
 interface Row {
   readonly name: string | number;
   readonly text: Buffer;
-  readonly vector: Float32Array;
   readonly position: number;
 }
 
@@ -44,10 +43,13 @@ export class ParquetEncoder implements RowEncoder {
   readonly #groups: Group[] = [];
   #bytes = MAGIC.length;
   #rows: Row[] = [];
+  /** Of these rows. */
+  readonly #vectors: Float32Array<ArrayBuffer>;
   #textBytes = 0;
 
   private constructor(form: RowForm) {
     this.#form = form;
+    this.#vectors = new Float32Array(GROUP_ROWS * form.dims);
     const { hasIds, withText, dtype = 'f32', vectorField = 'embedding' } = form;
     this.#columns = [
       hasIds ? flatColumn('id', 'string') : flatColumn('index', 'int64'),
@@ -73,10 +75,10 @@ export class ParquetEncoder implements RowEncoder {
     for (const [row, record] of records.entries()) {
       const own = this.#form.withText ? Buffer.from(record.text) : NO_TEXT;
       if (this.#rows.length > 0 && this.#textBytes + own.length > GROUP_TEXT_BYTES) done.push(...this.flush());
+      this.#vectors.set(vectors.subarray(row * dims, (row + 1) * dims), this.#rows.length * dims);
       this.#rows.push({
         name: this.#form.hasIds ? String(record.id) : record.index,
         text: own,
-        vector: vectors.subarray(row * dims, (row + 1) * dims),
         position: position - records.length + row + 1,
       });
       this.#textBytes += own.length;
@@ -137,9 +139,8 @@ export class ParquetEncoder implements RowEncoder {
 
   #pagesOf(rows: readonly Row[]): readonly Page[] {
     const { dims, hasIds, withText, dtype = 'f32' } = this.#form;
-    const all = new Float32Array(rows.length * dims);
-    for (const [at, { vector }] of rows.entries()) all.set(vector, at * dims);
-    const encoded = encodeVectors(all, rows.length, dims, dtype);
+    const vectors = this.#vectors.subarray(0, rows.length * dims);
+    const encoded = encodeVectors(vectors, rows.length, dims, dtype);
     const strings = (of: (row: Row) => Buffer): Page =>
       requiredPage(plainStrings(rows.map(of)), rows.length, flatColumn('', 'string').codec);
     return [

@@ -22,6 +22,8 @@ import { parquetReadObjects } from 'hyparquet';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import {
   decodePartResult,
+  decodeInput,
+  invariant,
   keySpace,
   partFingerprint,
   partId,
@@ -40,6 +42,7 @@ import { ParquetEncoder } from '../files/parquet-rows.ts';
 import { PartPlaces } from './part-place.ts';
 import { orderOf } from '../testing/part-order.ts';
 import { PartRun, type PartRunParts } from './part-run.ts';
+import { OpenPart } from './part-work.ts';
 
 const DIMS = 4;
 const QUEUE = 'parts-fake';
@@ -165,22 +168,30 @@ interface Worker {
   texts: number;
 }
 
+const tooLong = async (texts: readonly string[]): Promise<boolean[]> => texts.map((text) => text.includes('xxxxxx'));
+
 function worker(token: string, faults: FaultPoints = noFaults, more: Partial<PartRunParts> = {}): Worker {
+  const places = new PartPlaces([place]);
   const own: Worker = {
     token,
     texts: 0,
     parts: {
       ledger,
-      places: new PartPlaces([place]),
+      places,
       model: { name: MODEL, dims: DIMS, isNormalized: true, device: 'cpu', precision: 'fp32' },
-      async embed(_, texts) {
-        own.texts += texts.length;
+      open: (terms) => OpenPart.open(terms, { places, tooLong, clock: systemClock, faults }),
+      // as far as a fake model has tokens: it reads texts
+      tokenize: async (_, { input, rows }) => ({ input, tokens: 3 * rows, truncated: 1 }),
+      async embed(_, { input, rows, tokens, truncated }) {
+        own.texts += rows;
         (faults.reach as (at: string) => void)('embed');
-        const vectors = new Float32Array(texts.length * DIMS);
-        for (const [at, text] of texts.entries()) vectors.set(vectorOf(text), at * DIMS);
-        return { embedded: Promise.resolve({ vectors, tokens: 3 * texts.length, truncated: 1 }) };
+        const decoded = decodeInput(Buffer.from(input.buffer));
+        invariant(decoded.form === 'texts', 'texts come');
+        const vectors = new Float32Array(rows * DIMS);
+        for (const [at, text] of decoded.texts.entries()) vectors.set(vectorOf(text), at * DIMS);
+        return { embedded: Promise.resolve({ vectors, tokens, truncated }) };
       },
-      tooLong: async (texts) => texts.map((text) => text.includes('xxxxxx')),
+      reclaim: (vectors) => void vectors.fill(Number.NaN), // nobody needs what is in it
       onRows: () => undefined,
       clock: systemClock,
       faults,

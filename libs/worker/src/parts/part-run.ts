@@ -1,7 +1,7 @@
 // One part of a run of files, from its order to its outcome (docs/decisions/parts.md): its rows are read, run as small
-// jobs, and written into an object beside; the commit chooses one of those that claims wrote, the chosen one gets its last
-// name, the part goes on the list of its run, and whoever completes that list writes the manifest. A part that was
-// committed before only has done what was missing.
+// jobs, and written into an object beside, by a thread of its own (part-work.ts); the commit chooses one of those that
+// claims wrote, the chosen one gets its last name, the part goes on the list of its run, and whoever completes that list
+// writes the manifest. A part that was committed before only has done what was missing.
 
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
@@ -18,7 +18,6 @@ import {
   manifestName,
   manifestOf,
   partName,
-  partRows,
   toFailure,
   type EmbedReturn,
   type PartResult,
@@ -26,13 +25,10 @@ import {
 import type { Clock, JobOutcome, Logger, PartOrder, Precision } from '@shoal/core';
 import { codeOf, type FaultPoints } from '@shoal/core/base';
 import type { PartLedger } from '@shoal/queue/payload';
-import { carriedGroups, refuseUncarriable } from '../files/carried-columns.ts';
-import type { ParquetFile } from '../files/footer.ts';
-import { idColumn } from '../files/parquet-records.ts';
-import type { CarriedFile, RowForm } from '../files/row-form.ts';
-import { PartObject, writing, type Spent } from './part-object.ts';
-import type { PartPlaces, SourceFile } from './part-place.ts';
-import { PartRows, firstRowOf, openRange, type RowBatch } from './part-rows.ts';
+import type { TokenizedInput } from '../executor/tokenized-input.ts';
+import { writing, type Spent } from './part-object.ts';
+import type { PartPlaces } from './part-place.ts';
+import type { PartTerms, PartTexts, PartWork } from './part-work.ts';
 
 /** What the executor serves. */
 export interface ServedModel {
@@ -44,20 +40,26 @@ export interface ServedModel {
   readonly precision: Precision;
 }
 
-/** What a small job has become. `vectors`: rows × dims, the caller's own. */
+/** What a small job has become. `vectors`: rows × dims, given to whoever gets them. */
 export interface Embedded extends Omit<Spent, 'rows'> {
-  readonly vectors: Float32Array;
+  readonly vectors: Float32Array<ArrayBuffer>;
 }
 
 export interface PartRunParts {
   readonly ledger: Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'keyOf'>;
   readonly places: PartPlaces;
   readonly model: ServedModel;
-  /** Runs texts in their turn, beside all other jobs; resolves when there is room for them, with what they become. */
-  readonly embed: (order: PartOrder, texts: readonly string[]) => Promise<{ readonly embedded: Promise<Embedded> }>;
-  /** Which of these texts the model would cut behind this prompt. */
-  readonly tooLong: (texts: readonly string[], prompt: string | undefined) => Promise<readonly boolean[]>;
+  /** Opens source and object of a part, and what a claim before this one has written of it. */
+  readonly open: (terms: PartTerms) => Promise<PartWork>;
+  readonly tokenize: (order: PartOrder, texts: PartTexts) => Promise<TokenizedInput>;
+  /** Runs rows in their turn, beside all other jobs; resolves when there is room for them, with what they become. */
+  readonly embed: (
+    order: PartOrder,
+    rows: TokenizedInput & { readonly rows: number },
+  ) => Promise<{ readonly embedded: Promise<Embedded> }>;
   readonly onRows: (rows: number) => void;
+  /** Memory of vectors that are written. */
+  readonly reclaim: (vectors: Float32Array<ArrayBuffer>) => void;
   readonly clock: Clock;
   readonly faults: FaultPoints;
   readonly log: Logger;
@@ -69,6 +71,11 @@ export class Left extends Error {}
 
 /** Batches that are being run or wait to be written, 100 MB of vectors of 384 dimensions at most. */
 const MOST_OPEN = 256;
+/**
+ * Batches that are read and tokenized before there is room for them: enough for several tokenizer threads, and 4 MB of
+ * text each at most.
+ */
+const READ_AHEAD = 8;
 
 export class PartRun {
   readonly #parts: PartRunParts;
@@ -96,7 +103,7 @@ export class PartRun {
   }
 
   async #run(): Promise<JobOutcome> {
-    const { jobId, token, part } = this.#order;
+    const { jobId, token, part, fingerprint } = this.#order;
     const { ledger, places, model, faults } = this.#parts;
     const dims = part.model.dimensions ?? model.dims;
     if (!isSameModel(part.model.name, model.name)) throw this.#ofAnother();
@@ -105,14 +112,13 @@ export class PartRun {
     const folder = await places.target(part.output);
     const known = await ledger.pointer(jobId);
     if (known !== undefined) return this.#conclude('already', folder, this.#pointed(known));
-    const file = await places.source(part.source);
-    const { object, rows } = await this.#embedAll(folder, file, dims);
-    const { spent } = object;
+    invariant(fingerprint !== undefined, 'a part has a fingerprint');
+    const { checkpointMs } = this.#parts;
+    const work = await this.#parts.open({ part, fingerprint, token, model: model.name, dims, checkpointMs });
     try {
-      const written = await object.finish();
-      await file.check(); // rows of two versions would be rows of none
+      await this.#embedAll(work);
+      const result: PartResult = { ...(await work.finish()), dims };
       faults.reach('part-whole');
-      const result: PartResult = { ...written, ...spent, dims, refused: rows.refused };
       const pointer = this.#encoded(result);
       const { resultTtlMs: ttlMs } = this.#order;
       switch (await ledger.commit({ jobId, token, pointer, ttlMs })) {
@@ -120,95 +126,69 @@ export class PartRun {
           faults.reach('part-committed');
           return await this.#conclude('committed', folder, result);
         case 'lease-lost':
-          await object.remove();
+          await work.remove();
           return { kind: 'lease-lost', jobId, token };
         default: {
           const chosen = await ledger.pointer(jobId);
           const other = chosen === undefined ? undefined : this.#pointed(chosen);
-          if (other?.written !== result.written) await object.remove();
+          if (other?.written !== result.written) await work.remove();
           invariant(other !== undefined, 'what stood in the way of a commit is there');
           return await this.#conclude('already', folder, other);
         }
       }
     } catch (error) {
-      if (!(error instanceof Left)) await object.close();
+      if (error instanceof Left) await work.leave();
       throw error;
+    } finally {
+      await work.close();
     }
   }
 
   // ---- rows -----------------------------------------------------------------------------------------------------
 
-  async #embedAll(
-    folder: string,
-    file: SourceFile,
-    dims: number,
-  ): Promise<{ readonly object: PartObject; readonly rows: PartRows }> {
-    const { part, token, fingerprint } = this.#order;
-    const { clock, faults, tooLong, checkpointMs } = this.#parts;
-    const parquet = await openRange(part, file);
-    const form = this.#formOf(file, parquet, dims);
-    const isRefused = part.model.truncate === 'error';
-    const rows = new PartRows({
-      part,
-      file,
-      parquet,
-      ...(isRefused && { tooLong: (texts: readonly string[]) => tooLong(texts, part.model.prompt) }),
-    });
-    invariant(fingerprint !== undefined, 'a part has a fingerprint');
-    const object = await PartObject.open({ part, fingerprint, token, folder, form, clock, checkpointMs, faults });
-    try {
-      await this.#writeAll(object, rows, dims, file);
-      return { object, rows };
-    } catch (error) {
-      if (error instanceof Left) await object.leave();
-      else await object.close();
-      throw error;
-    }
-  }
-
-  /** Batches run side by side and are written in order. */
-  async #writeAll(object: PartObject, rows: PartRows, dims: number, file: SourceFile): Promise<void> {
-    const { embed, onRows } = this.#parts;
+  /** Batches are read and tokenized ahead, run side by side, and are written in order. */
+  async #embedAll(work: PartWork): Promise<void> {
     const failed = Promise.withResolvers<never>();
     failed.promise.catch(() => undefined);
-    let written: Promise<void> = Promise.resolve();
+    const ahead: Promise<Batch | undefined>[] = [];
+    const lookAhead = (): void => {
+      const batch = this.#prepare(work);
+      batch.catch(() => undefined); // awaited in its turn
+      ahead.push(batch);
+    };
+    for (let count = 0; count < READ_AHEAD; count++) lookAhead();
     const underWay: Promise<void>[] = [];
+    let before: Promise<unknown> = Promise.resolve();
     try {
-      for await (const whole of rows.batches()) {
-        const batch = behind(whole, object.position);
-        if (batch.records.length === 0) continue;
+      for (;;) {
+        const batch = await Promise.race([ahead.shift(), failed.promise]);
+        if (batch === undefined) break;
+        lookAhead();
         if (underWay.length >= MOST_OPEN) await Promise.race([underWay.shift(), failed.promise]);
-        const texts = batch.records.map(({ text }) => text);
-        const { embedded } = await Promise.race([embed(this.#order, texts), failed.promise]);
-        embedded.catch(() => undefined); // awaited in its turn
-        written = written.then(async () => {
-          const { vectors, ...spent } = await embedded.catch((error: unknown) =>
-            Promise.reject(at(batch, file, error)),
-          );
-          await object.write({ ...batch, dims, vectors }, spent);
-          onRows(batch.records.length);
-        });
-        underWay.push(written);
+        const { embedded } = await Promise.race([this.#parts.embed(this.#order, batch), failed.promise]);
+        const inTurn = inTurnOf(before, embedded, batch);
+        before = inTurn;
+        const written = inTurn.then((vectors) => this.#write(work, vectors, batch.rows));
         written.catch((error: unknown) => failed.reject(error));
+        underWay.push(written);
       }
+      await Promise.race([Promise.all(underWay), failed.promise]);
     } finally {
       // nothing is written behind the back of whoever closes the object
-      await written.catch((error: unknown) => failed.reject(error));
+      await Promise.allSettled(underWay);
     }
-    await Promise.race([written, failed.promise]);
   }
 
-  #formOf(file: SourceFile, parquet: ParquetFile | undefined, dims: number): RowForm {
-    const { part } = this.#order;
-    const { carries = false, hasIds, withText = false, dtype, vectorField, format } = part.output;
-    const form = { format, dims, hasIds, withText, dtype, vectorField, model: this.#parts.model.name };
-    if (parquet !== undefined && hasIds && !carries) idColumn(parquet, part.idField ?? 'id');
-    if (!carries || parquet === undefined) return form;
-    const carried: CarriedFile = { open: () => file.open(), parquet };
-    refuseUncarriable([carried], vectorField ?? 'embedding', dtype);
-    const { from, to } = part.range;
-    const groups = carriedGroups([carried]).filter(({ number }) => number >= from && number < to);
-    return { ...form, carried: [carried], shard: { groups, firstRow: firstRowOf(part), rows: partRows(part) } };
+  async #prepare(work: PartWork): Promise<Batch | undefined> {
+    const texts = await work.next();
+    if (texts === undefined) return undefined;
+    const { rows, place } = texts;
+    return { ...(await this.#parts.tokenize(this.#order, texts)), rows, place };
+  }
+
+  async #write(work: PartWork, { vectors, ...spent }: Embedded, rows: number): Promise<void> {
+    this.#parts.reclaim(await work.write(vectors, spent));
+    this.#parts.onRows(rows);
   }
 
   // ---- the end --------------------------------------------------------------------------------------------------
@@ -309,16 +289,18 @@ export class PartRun {
   }
 }
 
-/** What of a batch is not in the object yet. */
-function behind({ records, position }: RowBatch, done: number): RowBatch {
-  return { position, records: records.slice(Math.max(0, records.length - (position - done))) };
-}
+interface Batch extends TokenizedInput, Pick<PartTexts, 'rows' | 'place'> {}
 
-/** A failure of a small job names rows that only this process knows; a person knows lines of a file. */
-function at({ records }: RowBatch, { name }: SourceFile, error: unknown): unknown {
-  if (!(error instanceof ShoalError)) return error;
-  const [first, last] = [records[0]!.line, records.at(-1)!.line];
-  return new ShoalError(error.code, `${name}, rows ${first} to ${last}: ${error.message}`, {}, error);
+/** What a batch became, once all before it have become something. */
+async function inTurnOf(before: Promise<unknown>, embedded: Promise<Embedded>, { place }: Batch): Promise<Embedded> {
+  embedded.catch(() => undefined); // awaited in its turn
+  await before;
+  try {
+    return await embedded;
+  } catch (error) {
+    // a failure of a small job names rows that only this process knows; a person knows lines of a file
+    throw error instanceof ShoalError ? new ShoalError(error.code, `${place}: ${error.message}`, {}, error) : error;
+  }
 }
 
 async function sha256Of(path: string): Promise<string | undefined> {

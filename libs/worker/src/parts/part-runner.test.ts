@@ -9,9 +9,11 @@ import { decodePartResult, partId, type Part } from '@shoal/contract';
 import { Executor, fixedBudget, systemClock, type FromExecutor, type JobOrder, type JobOutcome } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, MemoryPayloadStore, RecordingLogger } from '@shoal/core/testing';
+import { tokenizeInput } from '../executor/tokenized-input.ts';
 import { PartPlaces } from './part-place.ts';
 import { orderOf } from '../testing/part-order.ts';
 import { PartRunner } from './part-runner.ts';
+import { PartThreads } from './part-threads.ts';
 
 const MODEL = 'fake@0123456789ab';
 const ROWS = 20_000;
@@ -61,19 +63,29 @@ class MemoryLedger {
   }
 }
 
-function setup(ledger = new MemoryLedger()) {
+function setup(ledger = new MemoryLedger(), program?: URL) {
   const said: FromExecutor[] = [];
   const backend = new FakeBackend({ clock: systemClock, dims: 8, slotTokens: 1_024, slotRows: 64, runMs: () => 1 });
   const tokenizer = new FakeTokenizer();
   const log = new RecordingLogger();
   const store = new MemoryPayloadStore();
+  const threads = new PartThreads({
+    folders: [place],
+    tokenizer: { model: 'tiny-random', cacheDir: place, maxTokens: 64 },
+    log,
+    program,
+  });
   const tell = (message: FromExecutor): void => void said.push(message);
   const runner = new PartRunner({
     ledger,
     places: new PartPlaces([place]),
+    open: (terms) => threads.open(terms),
     model: { name: MODEL, dims: 8, isNormalized: true, device: 'fake', precision: 'fp32' },
-    tokenizer,
-    promptText: () => '',
+    tokenizer: {
+      hash: tokenizer.hash,
+      encodeInput: async (input, prefix) => tokenizeInput(input, prefix, tokenizer),
+    },
+    prompts: { prompts: {} },
     poolTokens: POOL_TOKENS,
     tell,
     clock: systemClock,
@@ -114,6 +126,7 @@ function setup(ledger = new MemoryLedger()) {
     async stop() {
       await runner.stop();
       await executor.stop();
+      await threads.stop();
     },
   };
 }
@@ -224,3 +237,33 @@ test('what cannot be run fails its part by file and rows, and nobody beside it',
   expect(await own.until(partId(other))).toMatchObject({ kind: 'committed' });
   await own.stop();
 });
+
+/** Threads that end by themselves: before anything was read, and in the middle. */
+const ENDS = {
+  'that throws': 'throw new Error("out of luck")',
+  'that exits': 'process.exit(3)',
+};
+
+test.each(Object.entries(ENDS))(
+  'a thread of a part %s fails the part by name and is not used again',
+  async (_, ends) => {
+    const answers = `import { parentPort } from 'node:worker_threads';
+    parentPort.on('message', ({ id, kind }) => {
+      if (kind !== 'open') ${ends};
+      parentPort.postMessage({ id, kind: 'done' });
+    });`;
+    const own = setup(new MemoryLedger(), new URL(`data:text/javascript,${encodeURIComponent(answers)}`));
+    const [part, next] = [await partOf('a'), await partOf('b')];
+    for (const one of [part, next]) {
+      own.runner.run([orderOf(one, 't-1')]);
+      expect(await own.until(partId(one))).toMatchObject({
+        kind: 'failed',
+        failure: {
+          code: 'EXECUTOR_LOST',
+          message: expect.stringMatching(/^the thread that had the files .*(luck|with 3)/),
+        },
+      });
+    }
+    await own.stop();
+  },
+);

@@ -4,9 +4,8 @@
 // parts alone. Rows of parts fill half of the pool at most: the rest is for what comes through the queue.
 
 import { randomUUID } from 'node:crypto';
-import { RESULT_HEADER_BYTES, ShoalError, type Part } from '@shoal/contract';
+import { RESULT_HEADER_BYTES, ShoalError, missingPrompt, promptText, type Prompts } from '@shoal/contract';
 import type {
-  BatchTokenizer,
   CommitRequest,
   CommitResult,
   Executor,
@@ -18,12 +17,15 @@ import type {
   PayloadStore,
   WantedPayload,
 } from '@shoal/core';
+import type { TokenizedInput } from '../executor/tokenized-input.ts';
 import { Left, PartRun, type Embedded, type PartRunParts } from './part-run.ts';
 
-export interface PartRunnerParts extends Omit<PartRunParts, 'embed' | 'tooLong' | 'onRows'> {
-  readonly tokenizer: Pick<BatchTokenizer, 'encodeAll' | 'maxTokens'>;
-  /** What goes before each text; undefined for a prompt that the model does not have. */
-  readonly promptText: (prompt: string | undefined) => string | undefined;
+export interface PartRunnerParts extends Omit<PartRunParts, 'embed' | 'tokenize' | 'reclaim' | 'onRows'> {
+  readonly tokenizer: {
+    readonly hash: string;
+    readonly encodeInput: (input: Uint8Array<ArrayBuffer>, prefix: string) => Promise<TokenizedInput>;
+  };
+  readonly prompts: Prompts;
   /** Tokens that are to wait in the executor's pool, of all jobs. */
   readonly poolTokens: number;
   /** To the claimer. */
@@ -32,10 +34,12 @@ export interface PartRunnerParts extends Omit<PartRunParts, 'embed' | 'tooLong' 
 
 interface SmallJob {
   readonly part: PartOrder;
-  /** Of all its rows, as far as nobody has counted. */
-  readonly expectedTokens: number;
-  isFilled: boolean;
-  vectors: Float32Array | undefined;
+  /** Until it is read. */
+  input: Uint8Array<ArrayBuffer> | undefined;
+  /** Of its rows that are not at the device. */
+  waitingTokens: number;
+  readonly truncated: number;
+  vectors: Float32Array<ArrayBuffer> | undefined;
   readonly done: PromiseWithResolvers<Embedded>;
 }
 
@@ -47,18 +51,22 @@ interface OpenPart {
 
 /** Rows that are told of together. */
 const TOLD_ROWS = 4_096;
-const CHARACTERS_PER_TOKEN = 4;
+/** Memory of vectors that is kept for the next: that of so many small jobs. */
+const MOST_SPARE = 64;
 
 export class PartRunner {
   private readonly parts: PartRunnerParts;
   private readonly open = new Map<string, OpenPart>();
   private readonly small = new Map<string, SmallJob>();
-  /** Texts that wait for room. */
+  /** Of all small jobs. */
+  private waitingTokens = 0;
+  /** Rows that wait for room. */
   private waiting: { readonly part: OpenPart; readonly tokens: number; readonly begin: () => void }[] = [];
   private executor: Pick<Executor, 'handle' | 'waitingTokens'> | undefined;
   /** No job of a producer has such an id. */
   private readonly prefix = randomUUID();
   private made = 0;
+  private spare: ArrayBuffer[] = [];
   private untoldRows = 0;
   private isStopping = false;
 
@@ -118,9 +126,10 @@ export class PartRunner {
       const run = new PartRun(
         {
           ...this.parts,
-          embed: (_, texts) => this.embed(part, texts),
-          tooLong: (texts, prompt) => this.tooLong(texts, prompt),
+          tokenize: (_, { input }) => this.tokenize(part, input),
+          embed: (_, rows) => this.embed(part, rows),
           onRows: (rows) => this.count(rows),
+          reclaim: ({ buffer }) => void (this.spare.length < MOST_SPARE && this.spare.push(buffer)),
         },
         order,
       );
@@ -144,9 +153,9 @@ export class PartRunner {
     this.waiting = this.waiting.filter((one) => one.part !== part);
     const own = [...this.small].filter(([, job]) => job.part === part.order);
     if (own.length > 0) this.executor?.handle({ kind: 'drop', jobIds: own.map(([jobId]) => jobId) });
-    for (const [jobId, { done }] of own) {
-      this.small.delete(jobId);
-      done.reject(new Left('the part is left as it is'));
+    for (const [jobId, job] of own) {
+      this.forget(jobId, job);
+      job.done.reject(new Left('the part is left as it is'));
     }
     this.pump();
   }
@@ -164,24 +173,40 @@ export class PartRunner {
 
   // ---- small jobs -----------------------------------------------------------------------------------------------
 
+  private async tokenize({ left, order }: OpenPart, input: Uint8Array<ArrayBuffer>): Promise<TokenizedInput> {
+    const { tokenizer, prompts, model } = this.parts;
+    const { prompt } = order.part.model;
+    const prefix = promptText(prompts, prompt);
+    if (prefix === undefined)
+      throw new ShoalError(
+        'JOB_INVALID',
+        `the part asks for the prompt "${prompt}", and ${model.name} ${missingPrompt(prompts)}`,
+      );
+    return Promise.race([tokenizer.encodeInput(input, prefix), left.promise]);
+  }
+
   /** Resolves once there is room for them in the pool. */
-  private async embed(part: OpenPart, texts: readonly string[]): Promise<{ readonly embedded: Promise<Embedded> }> {
-    const expectedTokens = this.expected(texts);
+  private async embed(
+    part: OpenPart,
+    { input, rows, tokens, truncated }: TokenizedInput & { readonly rows: number },
+  ): Promise<{ readonly embedded: Promise<Embedded> }> {
     const begun = Promise.withResolvers<void>();
-    this.waiting.push({ part, tokens: expectedTokens, begin: () => begun.resolve() });
+    this.waiting.push({ part, tokens, begin: () => begun.resolve() });
     this.pump();
     await Promise.race([begun.promise, part.left.promise]);
     const done = Promise.withResolvers<Embedded>();
     done.promise.catch(() => undefined);
-    const order = this.orderOf(part.order, texts);
-    this.small.set(order.jobId, { part: part.order, expectedTokens, isFilled: false, vectors: undefined, done });
+    const order = this.orderOf(part.order, rows, tokens);
+    const job = { part: part.order, input, waitingTokens: tokens, truncated, vectors: undefined, done };
+    this.small.set(order.jobId, job);
+    this.waitingTokens += tokens;
     this.executor!.handle({ kind: 'run', jobs: [order], isQueueDrained: false });
     this.pump();
     return { embedded: done.promise };
   }
 
-  private orderOf({ part, tenant, requestId }: PartOrder, texts: readonly string[]): JobOrder {
-    const { truncate, prompt, dimensions, normalize } = part.model;
+  private orderOf({ part, tenant, requestId }: PartOrder, rows: number, tokens: number): JobOrder {
+    const { prompt, dimensions, normalize } = part.model;
     const jobId = `${this.prefix}#${++this.made}`;
     return {
       jobId,
@@ -192,8 +217,8 @@ export class PartRunner {
       fingerprint: undefined,
       class: 'bulk',
       tenant,
-      input: { form: 'inline', texts },
-      truncate,
+      input: { form: 'tokens', rows, tokens, tokenizer: this.parts.tokenizer.hash },
+      truncate: 'end',
       prompt,
       // the object's encoder makes its form of them
       output: { dtype: 'f32', dimensions, ...(normalize !== undefined && { normalize }) },
@@ -213,21 +238,21 @@ export class PartRunner {
   }
 
   private hasRoom(tokens: number): boolean {
-    let waiting = 0;
-    for (const [jobId, { isFilled, expectedTokens }] of this.small)
-      waiting += isFilled ? (this.executor?.waitingTokens(jobId) ?? 0) : expectedTokens;
-    return waiting === 0 || waiting + tokens <= this.parts.poolTokens / 2;
+    return this.waitingTokens === 0 || this.waitingTokens + tokens <= this.parts.poolTokens / 2;
   }
 
-  private expected(texts: readonly string[]): number {
-    const { maxTokens } = this.parts.tokenizer;
-    return texts.reduce((sum, text) => sum + Math.min(maxTokens, 2 + Math.ceil(text.length / CHARACTERS_PER_TOKEN)), 0);
+  /** Rows of it may have gone to the device. */
+  private recount(jobId: string): void {
+    const job = this.small.get(jobId);
+    const now = job && this.executor?.waitingTokens(jobId);
+    if (job === undefined || now === undefined) return;
+    this.waitingTokens += now - job.waitingTokens;
+    job.waitingTokens = now;
   }
 
-  private async tooLong(texts: readonly string[], prompt: Part['model']['prompt']): Promise<readonly boolean[]> {
-    const prefix = this.parts.promptText(prompt) ?? '';
-    const rows = await this.parts.tokenizer.encodeAll(texts.map((text) => prefix + text));
-    return rows.map(({ isTruncated }) => isTruncated);
+  private forget(jobId: string, job: SmallJob): void {
+    this.waitingTokens -= job.waitingTokens;
+    this.small.delete(jobId);
   }
 
   // ---- between the executor and others ----------------------------------------------------------------------------
@@ -240,7 +265,7 @@ export class PartRunner {
         const others = jobs.filter((job) => !isSmall(job));
         const read = others.length === 0 ? [] : await store.read(others);
         let next = 0;
-        return jobs.map((job) => (isSmall(job) ? { input: undefined, resultHead: undefined } : read[next++]!));
+        return jobs.map((job) => (isSmall(job) ? this.give(job) : read[next++]!));
       },
       commit: async (requests: readonly CommitRequest[], options): Promise<readonly CommitResult[]> => {
         const others = requests.filter((request) => !isSmall(request));
@@ -257,10 +282,13 @@ export class PartRunner {
     if (this.small.size === 0 && this.waiting.length === 0 && this.made === 0) return message;
     const isOther = (jobId: string): boolean => !jobId.startsWith(this.prefix);
     switch (message.kind) {
-      case 'filled':
-        for (const { jobId } of message.jobs) this.filled(jobId);
-        return { ...message, jobs: message.jobs.filter(({ jobId }) => isOther(jobId)) };
+      case 'filled': {
+        this.pumpSoon();
+        const jobs = message.jobs.filter(({ jobId }) => isOther(jobId));
+        return jobs.length === 0 ? undefined : { ...message, jobs };
+      }
       case 'began':
+        for (const jobId of message.jobIds) this.recount(jobId);
         this.pumpSoon();
         return { ...message, jobIds: message.jobIds.filter(isOther) };
       case 'outcomes': {
@@ -273,16 +301,16 @@ export class PartRunner {
     }
   }
 
-  private filled(jobId: string): void {
-    const job = this.small.get(jobId);
-    if (job === undefined) return;
-    job.isFilled = true;
-    this.pumpSoon();
-  }
-
   /** The executor is in the middle of something: it is given more behind that. */
   private pumpSoon(): void {
     queueMicrotask(() => this.pump());
+  }
+
+  private give({ jobId }: WantedPayload): InputRead {
+    const job = this.small.get(jobId);
+    const { input } = job ?? {};
+    if (job !== undefined) job.input = undefined;
+    return { input: input && Buffer.from(input.buffer, input.byteOffset, input.byteLength), resultHead: undefined };
   }
 
   /** A copy: the bytes are the executor's again. */
@@ -290,23 +318,25 @@ export class PartRunner {
     const job = this.small.get(jobId);
     const body = result.subarray(RESULT_HEADER_BYTES);
     if (job !== undefined) {
-      const vectors = new Float32Array(body.length / 4);
-      Buffer.from(vectors.buffer).set(body);
-      job.vectors = vectors;
+      job.vectors = this.memoryFor(body.length);
+      Buffer.from(job.vectors.buffer).set(body);
     }
     return 'committed';
+  }
+
+  private memoryFor(bytes: number): Float32Array<ArrayBuffer> {
+    const spare = this.spare.pop();
+    const memory = spare !== undefined && spare.byteLength >= bytes ? spare : new ArrayBuffer(bytes);
+    return new Float32Array(memory, 0, bytes / 4);
   }
 
   private conclude(outcome: JobOutcome): void {
     const job = this.small.get(outcome.jobId);
     if (job === undefined) return;
-    this.small.delete(outcome.jobId);
-    if (outcome.kind === 'committed' && job.vectors !== undefined && 'tokens' in outcome.value)
-      job.done.resolve({
-        vectors: job.vectors,
-        tokens: outcome.value.tokens,
-        truncated: outcome.value.truncated,
-      });
+    this.forget(outcome.jobId, job);
+    const { vectors, truncated } = job;
+    if (outcome.kind === 'committed' && vectors !== undefined && 'tokens' in outcome.value)
+      job.done.resolve({ vectors, tokens: outcome.value.tokens, truncated });
     else if (outcome.kind === 'failed') job.done.reject(new ShoalError(outcome.failure.code, outcome.failure.message));
     else job.done.reject(new Left(`a small job of the part is ${outcome.kind}`));
     this.pumpSoon();

@@ -1,0 +1,150 @@
+// The threads that read and write parts (part-thread.ts), one for each part that is open; one that is free is used again.
+// A thread that ends by itself fails its part by name, and nobody beside it: the next part has another.
+
+import { Worker } from 'node:worker_threads';
+import { ShoalError, invariant } from '@shoal/contract';
+import type { Logger } from '@shoal/core';
+import { programFile } from '@shoal/core/base';
+import type { Spent } from './part-object.ts';
+import type { PartReply, PartRequest, PartThreadData } from './part-thread.ts';
+import type { PartDone, PartTerms, PartTexts, PartWork } from './part-work.ts';
+
+export interface PartThreadsOptions extends PartThreadData {
+  readonly log: Logger;
+  /** For tests. */
+  readonly program?: URL | undefined;
+}
+
+export class PartThreads {
+  private readonly options: PartThreadsOptions;
+  private readonly free: PartThread[] = [];
+
+  constructor(options: PartThreadsOptions) {
+    this.options = options;
+  }
+
+  /** As `OpenPart.open`, and EXECUTOR_LOST where the thread ends, now or with any later request. */
+  async open(terms: PartTerms): Promise<PartWork> {
+    const thread = this.free.pop() ?? new PartThread(this.options);
+    const part = new ThreadedPart(thread, () => this.giveBack(thread));
+    try {
+      await thread.ask({ kind: 'open', terms });
+      return part;
+    } catch (error) {
+      this.giveBack(thread);
+      throw error;
+    }
+  }
+
+  /** Once no part is open. Safe to call twice. */
+  async stop(): Promise<void> {
+    await Promise.all(this.free.splice(0).map((thread) => thread.stop()));
+  }
+
+  private giveBack(thread: PartThread): void {
+    if (!thread.isLost) this.free.push(thread);
+  }
+}
+
+/** A part on its thread. */
+class ThreadedPart implements PartWork {
+  private readonly thread: PartThread;
+  private readonly onClosed: () => void;
+  private closed: Promise<void> | undefined;
+
+  constructor(thread: PartThread, onClosed: () => void) {
+    this.thread = thread;
+    this.onClosed = onClosed;
+  }
+
+  async next(): Promise<PartTexts | undefined> {
+    const reply = await this.thread.ask({ kind: 'next' });
+    invariant(reply.kind === 'next', 'whoever asks for texts gets texts');
+    return reply.texts;
+  }
+
+  async write(vectors: Float32Array<ArrayBuffer>, spent: Omit<Spent, 'rows'>): Promise<Float32Array<ArrayBuffer>> {
+    const reply = await this.thread.ask({ kind: 'write', vectors, spent }, [vectors.buffer]);
+    invariant(reply.kind === 'written', 'whoever gives vectors gets their memory');
+    return reply.vectors;
+  }
+
+  async finish(): Promise<PartDone> {
+    const reply = await this.thread.ask({ kind: 'finish' });
+    invariant(reply.kind === 'finished', 'an object that is whole is told of');
+    return reply.done;
+  }
+
+  async leave(): Promise<void> {
+    await this.thread.ask({ kind: 'leave' });
+  }
+
+  async remove(): Promise<void> {
+    await this.thread.ask({ kind: 'remove' });
+  }
+
+  close(): Promise<void> {
+    // of a thread that is gone, all files are closed
+    this.closed ??= this.thread.ask({ kind: 'close' }).then(this.onClosed, this.onClosed);
+    return this.closed;
+  }
+}
+
+type Asked<Request = PartRequest> = Request extends unknown ? Omit<Request, 'id'> : never;
+
+class PartThread {
+  private readonly worker: Worker;
+  private readonly pending = new Map<number, PromiseWithResolvers<PartReply>>();
+  private readonly log: Logger;
+  private requests = 0;
+  private lost: ShoalError | undefined;
+
+  constructor({ log, folders, tokenizer, program }: PartThreadsOptions) {
+    this.log = log;
+    const workerData: PartThreadData = { folders, tokenizer };
+    this.worker = new Worker(program ?? programFile('./part-thread', import.meta.url), { workerData });
+    this.worker.on('message', (reply: PartReply) => this.hear(reply));
+    this.worker.on('error', (error: unknown) => this.lose(error));
+    this.worker.on('exit', (code) => this.lose(new Error(`it ended with ${code}`)));
+  }
+
+  get isLost(): boolean {
+    return this.lost !== undefined;
+  }
+
+  async ask(asked: Asked, given: readonly ArrayBuffer[] = []): Promise<PartReply> {
+    if (this.lost !== undefined) throw this.lost;
+    const request: PartRequest = { id: ++this.requests, ...asked };
+    const answer = Promise.withResolvers<PartReply>();
+    this.pending.set(request.id, answer);
+    this.worker.postMessage(request, given);
+    return answer.promise;
+  }
+
+  async stop(): Promise<void> {
+    this.worker.removeAllListeners();
+    await this.worker.terminate();
+  }
+
+  private hear(reply: PartReply): void {
+    const answer = this.pending.get(reply.id);
+    invariant(answer !== undefined, 'a thread answers what it was asked');
+    this.pending.delete(reply.id);
+    if (reply.kind === 'failed') answer.reject(new ShoalError(reply.failure.code, reply.failure.message));
+    else answer.resolve(reply);
+  }
+
+  private lose(error: unknown): void {
+    if (this.lost !== undefined) return;
+    const reason = error instanceof Error ? error.message : String(error);
+    this.lost = new ShoalError(
+      'EXECUTOR_LOST',
+      `the thread that had the files of the part ended: ${reason}`,
+      {},
+      error,
+    );
+    this.log.error({ err: error, code: this.lost.code }, 'a thread of a part ended');
+    for (const { reject } of this.pending.values()) reject(this.lost);
+    this.pending.clear();
+  }
+}
