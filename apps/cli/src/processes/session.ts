@@ -19,6 +19,7 @@ import {
 import { attachServer } from '@shoal/private-server';
 import { WorkerKeeper, forkWorker } from './keep-worker.ts';
 import { untilItAnswers } from './queue-connection.ts';
+import { noticesOf } from './notices.ts';
 import { WaitingNotice } from './waiting-notice.ts';
 import { settingsEnvironment } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
@@ -129,6 +130,7 @@ async function withWorker<Result>(
         cells: settings.cells,
         prefix: settings.prefix,
         payloadServers: settings.payloadServers,
+        log: noticesOf(terminal, options),
         model,
         tokenizer,
         limits: settings,

@@ -76,11 +76,16 @@ class CorkedRedis extends Redis {
     return command.promise;
   }
 
-  /** To leave a server for another is no goodbye: ioredis would end for good while it asks where to connect (6.0.0). */
+  /**
+   * To leave a server for another is no goodbye: ioredis would end for good while it asks where to connect, and listens
+   * to a socket that closes already once more each time (6.0.0).
+   */
   override disconnect(reconnect = false): void {
     const socket: unknown = Reflect.get(this, 'stream');
-    const isAsking = this.status === 'connecting' && !(socket instanceof Socket && !socket.destroyed);
-    if (!(reconnect && isAsking)) super.disconnect(reconnect);
+    const isOpen = socket instanceof Socket && !socket.destroyed;
+    const isAsking = this.status === 'connecting' && !isOpen;
+    const isLeaving = isOpen && socket.writableEnded;
+    if (!(reconnect && (isAsking || isLeaving))) super.disconnect(reconnect);
   }
 
   private join(socket: Socket): void {
