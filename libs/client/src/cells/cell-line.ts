@@ -55,7 +55,8 @@ export class CellLine {
   }
 
   get load(): CellLoad {
-    return { name: this.name, jobs: this.jobs + this.sent, workers: this.workers };
+    const open = this.line?.jobs.standing().open ?? 0;
+    return { name: this.name, jobs: this.jobs + this.sent, open, workers: this.workers };
   }
 
   /** Nothing was open here for a while. */

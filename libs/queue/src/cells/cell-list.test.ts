@@ -127,6 +127,20 @@ test('jobs are counted for each worker, and a cell without any is passed over un
   expect(chooseCell([], 'x')).toBeUndefined();
 });
 
+test('of two that are about as full a producer takes the one in which it has less itself, else the emptier one', () => {
+  const ids = Array.from({ length: 20 }, (_, at) => `job-${at}`);
+  const chosen = (a: number, b: number): ReadonlySet<string | undefined> => {
+    const two = [
+      { name: 'a', jobs: a, open: 5, workers: 2 },
+      { name: 'b', jobs: b, open: 4, workers: 2 },
+    ];
+    return new Set(ids.map((id) => chooseCell(two, id)));
+  };
+  expect(chosen(300, 590)).toEqual(new Set(['b']));
+  expect(chosen(300, 610)).toEqual(new Set(['a']));
+  expect(chosen(0, 0)).toEqual(new Set(['b']));
+});
+
 /** The other has ten jobs and no worker. */
 function besideUnserved(jobs: number): readonly CellLoad[] {
   return [

@@ -1,4 +1,5 @@
-// Which cell gets a job: of the first two by rendezvous hash of its id, the emptier one. Pure.
+// Which cell gets a job: of the first two by rendezvous hash of its id, the one that is much emptier, else the one in which
+// fewer jobs of our own are open. Pure.
 //
 // Why: docs/decisions/cells.md#a-cell-is-chosen-by-the-producer-the-emptier-of-two
 
@@ -6,23 +7,38 @@ import { inOrder } from '../payload/payload-servers.ts';
 
 export interface CellLoad {
   readonly name: string;
-  /** Jobs that wait or run there, and those that were sent since it was asked. */
+  /** Jobs that wait or run there, of everybody, and those that were sent since it was asked. */
   readonly jobs: number;
+  /** Those of this process, now. Default 0. */
+  readonly open?: number;
   /** Live workers that claim there. */
   readonly workers: number;
 }
 
 /** A cell without workers is passed over for any with one, unless that is a hundred times as full. */
 const NO_WORKERS = 0.01;
+/**
+ * So much fuller is told from what was heard a moment ago. Less is not: by then all producers have run to the emptier one,
+ * and it is the fuller. What a producer has open itself it knows at any time.
+ */
+const MUCH_FULLER = 2;
 
 /** Undefined where there is none. */
 export function chooseCell(cells: readonly CellLoad[], id: string): string | undefined {
   const byName = new Map(cells.map((cell) => [cell.name, cell]));
   const [first, second] = inOrder([...byName.keys()], id);
   if (first === undefined || second === undefined) return first;
-  return waitOf(byName.get(second)!) < waitOf(byName.get(first)!) ? second : first;
+  return isEmptier(byName.get(second)!, byName.get(first)!) ? second : first;
 }
 
-function waitOf({ jobs, workers }: CellLoad): number {
+function isEmptier(one: CellLoad, other: CellLoad): boolean {
+  const [wait, itsWait] = [forEachWorker(one, one.jobs), forEachWorker(other, other.jobs)];
+  if (wait * MUCH_FULLER < itsWait) return true;
+  if (itsWait * MUCH_FULLER < wait) return false;
+  const [own, itsOwn] = [forEachWorker(one, one.open ?? 0), forEachWorker(other, other.open ?? 0)];
+  return own === itsOwn ? wait < itsWait : own < itsOwn;
+}
+
+function forEachWorker({ workers }: CellLoad, jobs: number): number {
   return (jobs + 1) / Math.max(workers, NO_WORKERS);
 }
