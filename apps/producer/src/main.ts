@@ -90,6 +90,7 @@ function batchSettings(settings: Settings): BatchSettings {
     maxOpenJobs: settings.maxOpenJobs,
     retentionDays: settings.batchRetentionDays,
     jobsInFlight: settings.batchJobsInFlight,
+    partLines: settings.batchPartLines,
     webhooks: { secret: settings.webhookSecret, allowsPrivate: settings.webhookPrivate === 'yes' },
   };
 }

@@ -23,6 +23,7 @@ import { createApp } from './app.ts';
 import { Batches, type BatchSettings } from './batches/batches.ts';
 import { BulkClients } from './batches/bulk-clients.ts';
 import { Calls } from './batches/calls.ts';
+import { PartClients } from './batches/part-clients.ts';
 import { Catalogue, type Served } from './catalogue.ts';
 import { closer } from './close-app.ts';
 import { Embedder } from './embedder.ts';
@@ -173,7 +174,9 @@ async function openProducer(options: ProducerOptions, closers: Closer[]): Promis
   closers.push(() => bulk.close());
   const calls = new Calls({ catalogue: new Catalogue(models), bulk, reranker });
   const allowances = new Allowances(link, log);
-  const batches = options.batches && (await Batches.open(options.batches, { calls, allowances, metrics, log }));
+  const partClients = closed(new PartClients({ redisUrl, prefix, limits: options.limits ?? {}, log }));
+  const batchParts = { calls, allowances, partClients, metrics, log };
+  const batches = options.batches && (await Batches.open(options.batches, batchParts));
   if (batches !== undefined) closers.push(() => batches.stop());
   const app = await createApp({
     models,

@@ -77,6 +77,12 @@ const outputForm = {
     .boolean()
     .describe('Without `carries`: a column id, which every row has then; else a column index, from 0 in each file.'),
   withText: z.boolean().optional().describe('true: a column with the text. Default false.'),
+  withTokens: z
+    .boolean()
+    .optional()
+    .describe(
+      'true: columns tokens, of each text with its special ones, and truncated, whether it was cut. Default false.',
+    ),
 };
 
 const partFields = z.strictObject({
@@ -86,7 +92,9 @@ const partFields = z.strictObject({
   source: z.discriminatedUnion('kind', [fileSource, s3Source]),
   format: z.enum(['parquet', 'jsonl', 'text']),
   range: z.discriminatedUnion('kind', [groupRange, byteRange]),
-  textField: field.optional().describe('Column or field of the text. Default text.'),
+  textField: field
+    .optional()
+    .describe('Column or field of the text, of a nested one the names from the top with dots between. Default text.'),
   idField: field
     .optional()
     .describe('Column or field of the id, which has to be there. Default id, where there is one.'),
@@ -240,6 +248,10 @@ function problemsOf(jobId: string, part: Part, fingerprint: string): string[] {
     [
       output.carries === true && output.withText === true,
       'part.output.withText: with "carries" the text is one of the columns that go along',
+    ],
+    [
+      output.carries === true && output.withTokens === true,
+      'part.output.withTokens: not beside the columns that go along',
     ],
     [
       fingerprint !== partFingerprint(part),

@@ -36,12 +36,29 @@ afterAll(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-async function started(): Promise<{ readonly http: StartedApp; readonly worker: StartedApp; readonly openai: OpenAI }> {
+/** At night also of a batch whose lines workers read by themselves. */
+const WAYS =
+  process.env['SHOAL_TEST_NIGHTLY'] === undefined ? (['the queue'] as const) : (['the queue', 'parts'] as const);
+type Way = (typeof WAYS)[number];
+
+async function started(
+  way: Way,
+): Promise<{ readonly http: StartedApp; readonly worker: StartedApp; readonly openai: OpenAI }> {
   const common = { SHOAL_REDIS_URL: server.url, SHOAL_MODEL: MODEL, SHOAL_CACHE_DIR: folder };
   const [worker, http] = await Promise.all([
     // slow enough to be killed half-way by day
-    startProcess('gpu-worker', { ...common, SHOAL_DEVICE: 'sim:8000+20', SHOAL_SIM_SERVES: 'model' }),
-    startProcess('producer', { ...common, SHOAL_HTTP_PORT: '0', SHOAL_BATCH_JOBS_IN_FLIGHT: '8' }),
+    startProcess('gpu-worker', {
+      ...common,
+      SHOAL_DEVICE: 'sim:8000+20',
+      SHOAL_SIM_SERVES: 'model',
+      ...(way === 'parts' && { SHOAL_PART_FOLDERS: folder }),
+    }),
+    startProcess('producer', {
+      ...common,
+      SHOAL_HTTP_PORT: '0',
+      SHOAL_BATCH_JOBS_IN_FLIGHT: '8',
+      SHOAL_BATCH_PART_LINES: String(LINES / 10),
+    }),
   ]);
   apps.push(worker, http);
   expect([worker.report.kind, http.report.kind]).toEqual(['ready', 'ready']);
@@ -64,8 +81,8 @@ function input(): string {
     .join('\n');
 }
 
-test('each line is answered once, whatever is killed half-way', async () => {
-  let { http, worker, openai } = await started();
+test.each(WAYS)('each line is answered once by %s, whatever is killed half-way', async (way) => {
+  let { http, worker, openai } = await started(way);
   const file = await openai.files.create({ file: await toFile(Buffer.from(input()), 'night.jsonl'), purpose: 'batch' });
   const { id } = await openai.batches.create({
     input_file_id: file.id,
@@ -80,7 +97,7 @@ test('each line is answered once, whatever is killed half-way', async () => {
   expect((await openai.batches.retrieve(id)).status).toBe('in_progress');
   await Promise.all([http.kill9(), worker.kill9(), server.kill9()]);
   await server.restart();
-  ({ http, worker, openai } = await started());
+  ({ http, worker, openai } = await started(way));
   const resumedAt = await answered();
   expect(resumedAt).toBeGreaterThan(LINES / 4);
   await expect
@@ -108,7 +125,9 @@ test('each line is answered once, whatever is killed half-way', async () => {
     [...Array(wrong).keys()].map((one) => `row-${one * WRONG_EVERY}`),
   );
   expect(new Set(errors.map(({ response }) => response.status_code))).toEqual(new Set([400]));
-  console.log(`${LINES} lines, killed after ${resumedAt} of them`);
+  expect(http.log()).not.toContain('given up');
+  console.log(`${LINES} lines by ${way}, killed after ${resumedAt} of them`);
+  await Promise.all([http.stop(), worker.stop()]);
 });
 
 interface Answered {

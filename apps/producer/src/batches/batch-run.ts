@@ -3,7 +3,8 @@
 // begins there: a shard is whole or absent, so each line is answered once, however often its shard was begun.
 //
 //   validating    every line's frame is checked; any fault ends the batch here (failed), with all of them named
-//   in_progress   lines become jobs of the queue, `InFlight` of them at a time, and shards
+//   in_progress   lines become jobs of the queue, `InFlight` of them at a time, or are read by workers themselves
+//                 (batch-parts.ts), and shards
 //   finalizing    shards become the output and the error file; lines that were not asked (cancelled, expired) are put
 //                 into the error file
 //
@@ -15,13 +16,24 @@ import type { Allowances } from '../access/allowances.ts';
 import { Problem } from '../problem.ts';
 import { LineProblem, endedLine, outputLine, parseLine, problemLine, type BatchLine } from './batch-lines.ts';
 import type { BatchCounts } from './batch-counts.ts';
+import { BatchParts, type PartTiming } from './batch-parts.ts';
 import type { BatchStore } from './batch-store.ts';
 import { rowsOf, tokensOf, type Call, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
 import { JOB_ROWS, type InFlight } from './in-flight.ts';
 import { linesOf, type TextLine } from './jsonl.ts';
+import type { PartClients } from './part-clients.ts';
+import { LineCutter, planOf, takersOf } from './part-plan.ts';
 import { answerPatiently, checkPatiently } from './patience.ts';
-import { newId, nowSeconds, type BatchRecord, type Ending, type LineError, type WebhookState } from './records.ts';
+import {
+  newId,
+  nowSeconds,
+  type BatchRecord,
+  type Ending,
+  type LineError,
+  type PartPlan,
+  type WebhookState,
+} from './records.ts';
 
 export interface BatchRunParts {
   readonly store: BatchStore;
@@ -30,13 +42,20 @@ export interface BatchRunParts {
   readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
   readonly counts: Pick<BatchCounts, 'stored' | 'lines' | 'ended'>;
   readonly maxLines: number;
+  /** Where workers are asked for parts of inputs, and how many lines one has; undefined: they are not. */
+  readonly partsOf?:
+    | { readonly clients: PartClients; readonly lines: number; readonly timing?: PartTiming }
+    | undefined;
   /** Seconds that output files are kept where the batch does not say; undefined: for good. */
   readonly keptSeconds: number | undefined;
   readonly log: Logger;
 }
 
-/** Of one shard: what a kill loses, and what is held in memory. */
+/** Of one shard: what a kill loses, and what is held in memory. Of lines that workers read it loses little. */
 const SHARD_LINES = 256;
+const PART_SHARD_LINES = 1_024;
+/** No line of a request is shorter. */
+const LEAST_LINE_BYTES = 80;
 const SHARD_ROWS = 2_048;
 /** Shards whose lines are with the queue. */
 const OPEN_SHARDS = 3;
@@ -103,7 +122,7 @@ export class BatchRun {
     const found = await this.checkLines(ended);
     this.throwIfNotOurs();
     if (ended.aborted) return true;
-    const { errors, total, models } = found;
+    const { errors, total, models, cutter } = found;
     if (errors.length > 0) {
       await this.held.end((batch) => ({
         ...batch,
@@ -116,8 +135,10 @@ export class BatchRun {
       return false;
     }
     const [model] = models;
+    const parts = await this.planParts(cutter);
     await this.held.save((batch) => ({
       ...batch,
+      parts,
       ...(batch.status === 'validating' && { status: 'in_progress' }),
       in_progress_at: nowSeconds(),
       request_counts: { ...batch.request_counts, total },
@@ -126,10 +147,14 @@ export class BatchRun {
     return true;
   }
 
-  private async checkLines(
-    ended: AbortSignal,
-  ): Promise<{ readonly errors: readonly LineError[]; readonly total: number; readonly models: ReadonlySet<string> }> {
+  private async checkLines(ended: AbortSignal): Promise<{
+    readonly errors: readonly LineError[];
+    readonly total: number;
+    readonly models: ReadonlySet<string>;
+    readonly cutter: LineCutter | undefined;
+  }> {
     const { endpoint } = this.held.record;
+    const cutter = await this.cutterOf();
     const { maxLines } = this.parts;
     const errors = new Errors();
     const seen = new Map<string, number>();
@@ -151,13 +176,62 @@ export class BatchRun {
         else errors.add(duplicate(number, customId, first));
         const error = await this.modelProblem(body, number, models);
         if (error !== undefined) errors.add(error);
+        else await cutter?.add(line, body);
       } catch (error) {
         if (!(error instanceof LineProblem)) throw error;
         errors.add(error.error);
       }
     }
     if (total === 0 && lines !== undefined && !ended.aborted) errors.add(emptyFile());
-    return { errors: errors.list(), total, models: new Set(models.keys()) };
+    return { errors: errors.list(), total, models: new Set(models.keys()), cutter };
+  }
+
+  /** Where the input is large enough to be read by workers, and they can. Limits by the minute are for smaller pieces. */
+  private async cutterOf(): Promise<LineCutter | undefined> {
+    const { partsOf, store, calls } = this.parts;
+    const { endpoint, key, tenant, input_file_id: fileId } = this.held.record;
+    const access = store.storage.forWorkers;
+    if (partsOf === undefined || access === undefined || endpoint !== '/v1/embeddings' || key !== undefined)
+      return undefined;
+    const source = await access.source(store.contentKey(tenant, fileId));
+    const isLarge = source !== undefined && source.bytes >= partsOf.lines * LEAST_LINE_BYTES;
+    return isLarge ? new LineCutter(calls, partsOf.lines) : undefined;
+  }
+
+  /** Undefined where all workers that take parts of the model do not have this storage in their folders, or nobody does. */
+  private async planParts(cutter: LineCutter | undefined): Promise<PartPlan | undefined> {
+    const { partsOf, store, log } = this.parts;
+    const { record } = this.held;
+    const { id, tenant, input_file_id: fileId } = record;
+    const access = store.storage.forWorkers;
+    const cut = cutter?.plan();
+    if (cut === undefined || partsOf === undefined || access === undefined) return undefined;
+    try {
+      const { name } = cut.call.model;
+      if (!(await partsOf.clients.isServed(name))) return undefined;
+      const source = await access.source(store.contentKey(tenant, fileId));
+      if (source === undefined) return undefined;
+      const plan = planOf(record, cut, { source, place: await access.output(store.partsFolder(tenant, id)) });
+      const { producer } = await partsOf.clients.laneOf(name);
+      const takers = await takersOf(await producer.workers(), plan);
+      if (takers !== 'all') {
+        const why = takers === 'some' ? 'not all workers that take parts have' : 'no worker that takes parts has';
+        log.info(
+          { id, place: store.storage.place },
+          `a large batch goes through the queue: ${why} its files in partFolders`,
+        );
+        await access.clear(store.partsFolder(tenant, id));
+        return undefined;
+      }
+      log.info({ id, parts: plan.ranges.length }, 'a large batch is read by workers as parts of its file');
+      return plan;
+    } catch (error) {
+      log.warn(
+        { err: error, id },
+        'a large batch goes through the queue: whether workers take parts could not be seen',
+      );
+      return undefined;
+    }
   }
 
   /** A model that nobody serves is one mistake on all lines, and nobody wants to hear of it the next morning. */
@@ -198,10 +272,37 @@ export class BatchRun {
   }
 
   private async askAll(ended: AbortSignal, signal: AbortSignal): Promise<void> {
+    const parts = ended.aborted ? undefined : await this.openParts(signal);
+    try {
+      await this.askLines(ended, signal, parts);
+    } finally {
+      await parts?.close();
+    }
+  }
+
+  private async openParts(signal: AbortSignal): Promise<BatchParts | undefined> {
+    const { partsOf, store, calls, log } = this.parts;
+    const { record } = this.held;
+    const { parts: plan, tenant, id } = record;
+    const access = store.storage.forWorkers;
+    if (plan === undefined || partsOf === undefined || access === undefined) return undefined;
+    const { clients, timing } = partsOf;
+    const [name = ''] = plan.model.name.split('@', 1);
+    const lane = await clients.laneOf(name);
+    const folder = store.partsFolder(tenant, id);
+    const onGivenUp = async (): Promise<void> => {
+      await this.held.save((batch) => ({ ...batch, parts: undefined }));
+      await access.clear(folder);
+    };
+    return new BatchParts({ record, plan, access, folder, lane, calls, signal, onGivenUp, log, timing });
+  }
+
+  private async askLines(ended: AbortSignal, signal: AbortSignal, parts: BatchParts | undefined): Promise<void> {
     const { progress, endpoint } = this.held.record;
     const { calls, log } = this.parts;
     const lines = ended.aborted ? undefined : await this.lines(progress);
     if (lines === undefined && !ended.aborted) throw new Error('the input file of the batch is gone');
+    const shardLines = parts === undefined ? SHARD_LINES : PART_SHARD_LINES;
     let shard = new Shard(progress.shards);
     let group: Group | undefined;
     const open: Promise<void>[] = [];
@@ -231,14 +332,15 @@ export class BatchRun {
         throw error;
       });
       if (call instanceof Problem) entry.answer = { problem: call };
-      else if (call !== undefined) {
+      else if (call !== undefined && (entry.answer = await parts?.answerOf(line.number, call)) === undefined) {
         const key = calls.groupOf(call);
         if (group !== undefined && !group.takes(key, call)) await flush();
         (group ??= new Group(key)).add(entry, call);
         shard.rows += rowsOf(call);
         if (key === undefined) await flush();
       }
-      if (shard.entries.length >= SHARD_LINES || shard.rows >= SHARD_ROWS) await close();
+      if (shard.entries.length % LOOK_EVERY_LINES === 0) await loopTurn(); // of parts many come at once
+      if (shard.entries.length >= shardLines || shard.rows >= SHARD_ROWS) await close();
     }
     await close();
     await committed;
@@ -323,6 +425,7 @@ export class BatchRun {
   }
 
   private async finalize({ as, outputId, errorId }: Ending): Promise<void> {
+    if (as !== 'completed') await this.cancelParts();
     const rest = { lines: 0 };
     const hasOutput = await this.writeFile(outputId, 'output', this.shardsOf('out'));
     const hasErrors = await this.writeFile(errorId, 'error', this.errors(as, rest));
@@ -345,7 +448,16 @@ export class BatchRun {
     const { counts, store } = this.parts;
     if (as !== 'completed') counts.lines(as, rest.lines);
     counts.ended(as);
-    await store.removeShards(this.held.record.tenant, this.held.record.id);
+    const { tenant, id } = this.held.record;
+    await store.removeShards(tenant, id);
+    if (this.held.record.parts !== undefined) await store.storage.forWorkers?.clear(store.partsFolder(tenant, id));
+  }
+
+  private async cancelParts(): Promise<void> {
+    const parts = await this.openParts(AbortSignal.abort()).catch((error: unknown) => {
+      this.parts.log.warn({ err: error }, 'parts of a batch that has ended could not be taken back');
+    });
+    await parts?.cancel();
   }
 
   /** Whether there was anything to write. */

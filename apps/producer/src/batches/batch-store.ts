@@ -149,7 +149,10 @@ export class BatchStore {
     if (kind === 'file') await this.storage.remove(this.contentKey(tenant, id));
     if (kind === 'job')
       for (const key of [this.askedKey(tenant, id), this.resultKey(tenant, id)]) await this.storage.remove(key);
-    if (kind === 'batch') await this.removeShards(tenant, id);
+    if (kind === 'batch') {
+      await this.removeShards(tenant, id);
+      await this.storage.forWorkers?.clear(this.partsFolder(tenant, id));
+    }
   }
 
   // ---- contents ---------------------------------------------------------------------------------------------------
@@ -171,6 +174,11 @@ export class BatchStore {
   /** A shard of a batch's output or of its errors. */
   shardKey(tenant: string, id: string, shard: number, which: 'out' | 'err'): string {
     return `t/${ownerOf(tenant)}/shards/${id}/${String(shard).padStart(8, '0')}.${which}`;
+  }
+
+  /** Where workers write what becomes of a batch's lines. */
+  partsFolder(tenant: string, id: string): string {
+    return `t/${ownerOf(tenant)}/parts/${id}`;
   }
 
   async removeShards(tenant: string, id: string): Promise<void> {

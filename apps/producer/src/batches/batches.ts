@@ -8,11 +8,13 @@ import type { Allowances } from '../access/allowances.ts';
 import type { Around } from '../app-parts.ts';
 import { addBatchRoutes } from './batch-routes.ts';
 import { BatchCounts } from './batch-counts.ts';
+import type { PartTiming } from './batch-parts.ts';
 import { BatchStore } from './batch-store.ts';
 import type { Calls } from './calls.ts';
 import { DiskStorage } from './disk-storage.ts';
 import { addFileRoutes } from './file-routes.ts';
 import { addJobRoutes } from './job-routes.ts';
+import type { PartClients } from './part-clients.ts';
 import { Runner } from './runner.ts';
 import { S3Storage, parseS3 } from './s3-storage.ts';
 import { StorageFailure, type Storage } from './storage.ts';
@@ -33,16 +35,20 @@ export interface BatchSettings {
   /** After their end, and of files after their upload; 0: for good. */
   readonly retentionDays: number;
   readonly jobsInFlight: number;
+  /** Lines of a part of a batch that workers read by themselves; 0: they read none. */
+  readonly partLines: number;
   readonly webhooks: WebhookOptions;
   /** For tests. */
   readonly leaseMs?: number | undefined;
   readonly lookMs?: number | undefined;
+  readonly partTiming?: PartTiming | undefined;
 }
 
 /** What batches and jobs are made of. */
 export interface BatchParts {
   readonly calls: Calls;
   readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
+  readonly partClients: PartClients;
   readonly metrics: MetricRegistry<typeof PRODUCER_METRICS>;
   readonly log: Logger;
 }
@@ -60,16 +66,18 @@ export class Batches {
   private readonly counts: BatchCounts;
   private readonly runner: Runner;
 
-  private constructor(settings: BatchSettings, storage: Storage, { calls, allowances, metrics, log }: BatchParts) {
+  private constructor(settings: BatchSettings, storage: Storage, parts: BatchParts) {
+    const { calls, allowances, partClients: clients, metrics, log } = parts;
     this.settings = settings;
     this.store = new BatchStore(storage);
     this.calls = calls;
-    const { webhooks, jobsInFlight, maxLines, leaseMs, lookMs } = settings;
+    const { webhooks, jobsInFlight, maxLines, partLines: lines, partTiming, leaseMs, lookMs } = settings;
     const { store, keptSeconds } = this;
     this.counts = new BatchCounts(metrics);
     const { counts } = this;
     const limits = { jobsInFlight, maxLines, keptSeconds, leaseMs, lookMs };
-    this.runner = new Runner({ store, calls, allowances, counts, webhooks, ...limits, log });
+    const partsOf = lines === 0 ? undefined : { clients, lines, ...(partTiming && { timing: partTiming }) };
+    this.runner = new Runner({ store, calls, allowances, counts, webhooks, partsOf, ...limits, log });
   }
 
   /**

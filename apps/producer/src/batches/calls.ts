@@ -22,7 +22,15 @@ export interface CallsParts {
   readonly reranker: Pick<Reranker, 'named'>;
 }
 
-interface Embeddings {
+/** What became of one text. */
+export interface EmbeddedRow {
+  readonly vector: Float32Array;
+  readonly tokens: number;
+  readonly isTruncated: boolean;
+  readonly isSimulated: boolean;
+}
+
+export interface Embeddings {
   readonly kind: 'embeddings';
   readonly model: ServedModel;
   readonly asked: EmbeddingsRequest;
@@ -142,6 +150,14 @@ export class Calls {
       const alone = calls.map((call, at) => this.answer([call], { ...terms, id: `${terms.id}.${at}` }));
       return (await Promise.all(alone)).flat();
     }
+  }
+
+  /** The answer of a call for vectors whose vector somebody has: a row of its own. */
+  embedded({ model, asked, cut }: Embeddings, row: EmbeddedRow): CallAnswer {
+    const { vector, tokens, isTruncated, isSimulated } = row;
+    const result = { rows: 1, dims: vector.length, vectors: vector };
+    const usage = { tokens, truncated: cut + (isTruncated ? 1 : 0) };
+    return { body: marked(toResponse(result, model.name, asked.encoding, usage).whole(), { isSimulated }), tokens };
   }
 
   private async ask(calls: readonly Call[], terms: CallTerms): Promise<readonly CallAnswer[]> {

@@ -5,9 +5,17 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { link, mkdir, open, readFile, readdir, rename, rm, stat, type FileHandle } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
+import type { PartSource } from '@shoal/contract';
 import { withLock } from '@shoal/fetch';
-import { StorageFailure, namesIn, type Storage, type StoredObject } from './storage.ts';
+import {
+  StorageFailure,
+  namesIn,
+  type OutputPlace,
+  type Storage,
+  type StoredObject,
+  type WorkerAccess,
+} from './storage.ts';
 
 const OWNER_ALONE = { folder: 0o700, file: 0o600 };
 /** Nobody writes one object for that long: a killed process left it. */
@@ -16,11 +24,18 @@ const LOCK = { pollMs: 5, timeoutMs: 30_000 };
 
 export class DiskStorage implements Storage {
   readonly place: string;
+  readonly forWorkers: WorkerAccess;
   private readonly root: string;
 
   private constructor(root: string) {
     this.root = root;
     this.place = root;
+    this.forWorkers = {
+      source: (key) => this.source(key),
+      output: (folder) => this.output(folder),
+      object: (folder, name) => this.object(folder, name),
+      clear: (folder) => this.clear(folder),
+    };
   }
 
   /** Makes the folder where it is missing. Throws a StorageFailure where it cannot be written. */
@@ -84,6 +99,30 @@ export class DiskStorage implements Storage {
   async remove(key: string): Promise<void> {
     const path = this.pathOf(key);
     await attempt(`${path} cannot be removed`, () => rm(path, { force: true }));
+  }
+
+  // ---- for workers: paths as this process sees them, so on a file system that they share with it -------------------
+
+  private async source(key: string): Promise<PartSource | undefined> {
+    const path = resolve(this.pathOf(key));
+    const found = await attempt(`${path} cannot be read`, () => unlessMissing(stat(path)));
+    return found && { kind: 'file', path, bytes: found.size, modifiedMs: found.mtimeMs };
+  }
+
+  private async output(folder: string): Promise<OutputPlace> {
+    const path = resolve(this.pathOf(folder));
+    await attempt(`${path} cannot be made`, () => makeFolder(path));
+    return { kind: 'folder', folder: path };
+  }
+
+  private async object(folder: string, name: string): Promise<FileHandle | undefined> {
+    const path = join(this.pathOf(folder), ...namesIn(name));
+    return attempt(`${path} cannot be read`, () => unlessMissing(open(path, 'r')));
+  }
+
+  private async clear(folder: string): Promise<void> {
+    const path = this.pathOf(folder);
+    await attempt(`${path} cannot be removed`, () => rm(path, { recursive: true, force: true }));
   }
 
   private pathOf(key: string): string {

@@ -2,7 +2,7 @@
 // that callers see are seconds since 1970, as OpenAI's are; others are milliseconds.
 
 import { randomBytes } from 'node:crypto';
-import type { Trace } from '@shoal/contract';
+import type { Part, PartOutput, PartSource, Trace } from '@shoal/contract';
 import type { LimitedKey } from '@shoal/queue';
 
 /** What may be asked for in a line of a batch and in a job. */
@@ -71,6 +71,23 @@ export interface Ending {
   readonly errorId: string;
 }
 
+/** What is asked of workers where they read the input by themselves: what parts have in common, and which lines each has. */
+export interface PartPlan {
+  readonly run: string;
+  readonly source: PartSource;
+  readonly output: PartOutput;
+  readonly model: Part['model'];
+  /** Of vectors. */
+  readonly dims: number;
+  /** What their calls have in common (`Calls.groupOf`). */
+  readonly group: string;
+  readonly tenant: string;
+  readonly ranges: readonly LineRange[];
+}
+
+/** Bytes of the input, and the number of the first line, from 1, and of all lines in them. */
+export type LineRange = Omit<Extract<Part['range'], { kind: 'bytes' }>, 'kind'>;
+
 export interface BatchRecord {
   readonly tenant: string;
   readonly id: string;
@@ -96,6 +113,8 @@ export interface BatchRecord {
   readonly metadata: Readonly<Record<string, string>> | null;
   readonly output_expires_after?: { readonly anchor: 'created_at'; readonly seconds: number } | undefined;
   readonly progress: Progress;
+  /** While workers read its lines by themselves. */
+  readonly parts?: PartPlan | undefined;
   /** Once its output is being put together: how it ends, and the ids of its files, whoever goes on with it. */
   readonly ending?: Ending | undefined;
   readonly lease?: Lease | undefined;
@@ -177,7 +196,7 @@ export function shownFile(record: FileRecord): object {
 
 export function shownBatch(batch: BatchRecord): object {
   const { tenant: _, progress: __, ending: ___, lease: ____, trace: _____, key: ______, ...known } = batch;
-  const { tokens, webhook, errors, ...shown } = known;
+  const { parts: _______, tokens, webhook, errors, ...shown } = known;
   const usage = {
     input_tokens: tokens,
     input_tokens_details: { cached_tokens: 0 },

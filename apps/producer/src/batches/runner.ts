@@ -6,7 +6,7 @@ import { hostname } from 'node:os';
 import { randomUUID } from 'node:crypto';
 import type { Logger } from '@shoal/core';
 import type { Allowances } from '../access/allowances.ts';
-import { BatchRun } from './batch-run.ts';
+import { BatchRun, type BatchRunParts } from './batch-run.ts';
 import type { BatchCounts } from './batch-counts.ts';
 import type { BatchStore, ToDo } from './batch-store.ts';
 import type { Calls } from './calls.ts';
@@ -25,6 +25,7 @@ export interface RunnerOptions {
   /** Jobs of the queue, of 64 rows, that all batches and jobs of this process may have there. */
   readonly jobsInFlight: number;
   readonly maxLines: number;
+  readonly partsOf?: BatchRunParts['partsOf'];
   /** How long batches, jobs and their outputs are kept after their end; undefined: for good. */
   readonly keptSeconds: number | undefined;
   readonly log: Logger;
@@ -171,8 +172,8 @@ export class Runner {
   }
 
   private runBatch(held: Held<'batch'>): Promise<void> {
-    const { store, calls, allowances, counts, maxLines, keptSeconds, log } = this.options;
-    const parts = { store, calls, inFlight: this.inFlight, allowances, counts, maxLines, keptSeconds, log };
+    const { store, calls, allowances, counts, maxLines, partsOf, keptSeconds, log } = this.options;
+    const parts = { store, calls, inFlight: this.inFlight, allowances, counts, maxLines, partsOf, keptSeconds, log };
     this.heldBatches.add(held);
     return new BatchRun(parts, held, this.stopping.signal).run().finally(() => this.heldBatches.delete(held));
   }

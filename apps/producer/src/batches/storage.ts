@@ -1,6 +1,9 @@
 // What files, batches and jobs lie in: named objects on disk or in a bucket. Small records are replaced only by who has
 // seen their last version, which is how several processes agree; large contents are written whole or not at all.
 
+import type { PartOutput, PartSource } from '@shoal/contract';
+import type { ReadableAt } from '@shoal/worker/files/footer';
+
 export interface StoredObject {
   readonly bytes: Buffer;
   /** Of these bytes: another one once they are replaced by others. */
@@ -32,7 +35,25 @@ export interface Storage {
   remove(key: string): Promise<void>;
   /** Where it is, for a log: no secret. */
   readonly place: string;
+  /** What workers can read and write of it by themselves. Undefined: nothing. */
+  readonly forWorkers?: WorkerAccess | undefined;
 }
+
+/** A stored object as the source of parts, and a folder in which workers write what becomes of them (docs/decisions/parts.md). */
+export interface WorkerAccess {
+  /** Undefined where there is no such object. */
+  source(key: string): Promise<PartSource | undefined>;
+  /** Makes the folder where it is missing. */
+  output(folder: string): Promise<OutputPlace>;
+  /** What a worker wrote there; undefined where it is not there. The caller closes it. */
+  object(folder: string, name: string): Promise<ReadableAt | undefined>;
+  /** Removes the folder with all that workers wrote there. Nothing where there is none. */
+  clear(folder: string): Promise<void>;
+}
+
+export type OutputPlace =
+  | Pick<Extract<PartOutput, { kind: 'folder' }>, 'kind' | 'folder'>
+  | Pick<Extract<PartOutput, { kind: 's3' }>, 'kind' | 'bucket' | 'prefix'>;
 
 /** The disk or the bucket did not do what was asked. Its message is for the log: it may name paths. */
 export class StorageFailure extends Error {

@@ -12,6 +12,7 @@ export function batchSettings(place: string, change: Partial<BatchSettings> = {}
     maxOpenJobs: 4,
     retentionDays: 30,
     jobsInFlight: 16,
+    partLines: 0,
     webhooks: { secret: undefined, allowsPrivate: true },
     lookMs: 100,
     ...change,

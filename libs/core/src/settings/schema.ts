@@ -483,6 +483,13 @@ export const settingsSchema = z.strictObject({
     .default(1 << 30)
     .describe('Most bytes of a file that is uploaded for a batch.'),
   batchMaxLines: count(1, 10_000_000).default(250_000).describe('Most lines of a batch.'),
+  batchPartLines: count(0, 16_777_216)
+    .default(65_536)
+    .describe(
+      'Lines of a part of a batch that workers read by themselves (docs/batches.md): a batch with as many plain requests ' +
+        'for vectors, whose files lie in the partFolders of all workers that take parts of its model, goes to them as ' +
+        'parts of its file instead of through the queue server. 0: none does.',
+    ),
   batchJobsInFlight: count(1, 4_096)
     .default(64)
     .describe('Jobs of up to 64 rows that all batches and jobs of one HTTP process have on the queue at a time.'),

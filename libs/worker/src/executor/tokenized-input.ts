@@ -12,6 +12,8 @@ export interface TokenizedInput {
   readonly tokens: number;
   /** Rows that were cut. */
   readonly truncated: number;
+  /** Of each row, negative where it was cut. */
+  readonly rowTokens: Int32Array<ArrayBuffer>;
 }
 
 /** `input`: SHI1 of texts; each is read behind `prefix`. */
@@ -28,5 +30,6 @@ export function tokenizeInput(
     input: encodeTokens(ids),
     tokens: ids.reduce((sum, row) => sum + row.length, 0),
     truncated: rows.filter(({ isTruncated }) => isTruncated).length,
+    rowTokens: Int32Array.from(rows, (row) => (row.isTruncated ? -row.ids.length : row.ids.length)),
   };
 }

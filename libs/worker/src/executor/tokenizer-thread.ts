@@ -48,7 +48,10 @@ port.on('message', (request: TokenizeRequest) => {
   const { id } = request;
   if (request.kind === 'input') {
     const input = tokenizeInput(request.input, request.prefix, tokenizer);
-    return port.postMessage({ id, kind: 'input', input } satisfies TokenizeReply, [input.input.buffer]);
+    return port.postMessage({ id, kind: 'input', input } satisfies TokenizeReply, [
+      input.input.buffer,
+      input.rowTokens.buffer,
+    ]);
   }
   const rows = request.kind === 'pairs' ? pairRows(request.query, request.texts) : textRows(request.texts);
   const { ids, offsets, cut, seconds } = rows;

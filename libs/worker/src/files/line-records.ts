@@ -71,7 +71,7 @@ function readJson(line: string, options: RecordOptions): Content | undefined {
 function recordOf(value: unknown, { textField = 'text', idField }: RecordOptions, expected: string): Content {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     return { problem: `${expected}, found ${kindOf(value)}` };
-  const text: unknown = ownField(value, textField);
+  const text: unknown = Object.hasOwn(value, textField) ? Reflect.get(value, textField) : nestedField(value, textField);
   if (text === undefined)
     return { problem: `the object has no field "${textField}"${fieldsOf(value)}; name the field with --text-field` };
   if (typeof text !== 'string') return { problem: `field "${textField}" is ${kindOf(text)}, not a string` };
@@ -106,6 +106,14 @@ function readId(
 
 function ownField(value: object, name: string): unknown {
   return Object.hasOwn(value, name) ? Reflect.get(value, name) : undefined;
+}
+
+/** By the names from the top with dots between, as columns of Parquet are called. */
+function nestedField(value: object, name: string): unknown {
+  let found: unknown = value;
+  for (const step of name.includes('.') ? name.split('.') : [])
+    found = typeof found === 'object' && found !== null ? ownField(found, step) : undefined;
+  return found === value ? undefined : found;
 }
 
 function fieldsOf(value: object): string {

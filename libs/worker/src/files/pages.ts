@@ -177,12 +177,14 @@ export interface OwnColumn {
   readonly codec: number;
 }
 
+const FLAT = { string: 'BYTE_ARRAY', int64: 'INT64', int32: 'INT32', boolean: 'BOOLEAN', float: 'FLOAT' } as const;
+
 export function flatColumn(
   name: string,
-  kind: 'string' | 'int64' | 'float',
+  kind: keyof typeof FLAT,
   repetition: 'required' | 'optional' = 'required',
 ): OwnColumn {
-  const physical = kind === 'string' ? 'BYTE_ARRAY' : kind === 'int64' ? 'INT64' : 'FLOAT';
+  const physical = FLAT[kind];
   const meaning =
     kind === 'string'
       ? ([

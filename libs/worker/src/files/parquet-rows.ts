@@ -29,6 +29,8 @@ const GROUP_TEXT_BYTES = 16 * 1024 * 1024;
 interface Row {
   readonly name: string | number;
   readonly text: Buffer;
+  /** Negative where the text was cut. */
+  readonly tokens: number;
   readonly position: number;
 }
 
@@ -50,10 +52,11 @@ export class ParquetEncoder implements RowEncoder {
   private constructor(form: RowForm) {
     this.#form = form;
     this.#vectors = new Float32Array(GROUP_ROWS * form.dims);
-    const { hasIds, withText, dtype = 'f32', vectorField = 'embedding' } = form;
+    const { hasIds, withText, withTokens = false, dtype = 'f32', vectorField = 'embedding' } = form;
     this.#columns = [
       hasIds ? flatColumn('id', 'string') : flatColumn('index', 'int64'),
       ...(withText ? [flatColumn('text', 'string')] : []),
+      ...(withTokens ? [flatColumn('tokens', 'int32'), flatColumn('truncated', 'boolean')] : []),
       vectorColumn(vectorField, dtype),
       ...(dtype === 'i8' ? [flatColumn(scaleColumn(vectorField), 'float')] : []),
     ];
@@ -70,7 +73,7 @@ export class ParquetEncoder implements RowEncoder {
     return MAGIC;
   }
 
-  encode({ records, dims, vectors, position }: Block): readonly EncodedRows[] {
+  encode({ records, dims, vectors, rowTokens, position }: Block): readonly EncodedRows[] {
     const done: EncodedRows[] = [];
     for (const [row, record] of records.entries()) {
       const own = this.#form.withText ? Buffer.from(record.text) : NO_TEXT;
@@ -79,6 +82,7 @@ export class ParquetEncoder implements RowEncoder {
       this.#rows.push({
         name: this.#form.hasIds ? String(record.id) : record.index,
         text: own,
+        tokens: rowTokens?.[row] ?? 0,
         position: position - records.length + row + 1,
       });
       this.#textBytes += own.length;
@@ -138,7 +142,7 @@ export class ParquetEncoder implements RowEncoder {
   }
 
   #pagesOf(rows: readonly Row[]): readonly Page[] {
-    const { dims, hasIds, withText, dtype = 'f32' } = this.#form;
+    const { dims, hasIds, withText, withTokens = false, dtype = 'f32' } = this.#form;
     const vectors = this.#vectors.subarray(0, rows.length * dims);
     const encoded = encodeVectors(vectors, rows.length, dims, dtype);
     const strings = (of: (row: Row) => Buffer): Page =>
@@ -148,6 +152,7 @@ export class ParquetEncoder implements RowEncoder {
         ? strings(({ name }) => Buffer.from(String(name)))
         : requiredPage(int64s(rows.map(({ name }) => Number(name))), rows.length),
       ...(withText ? [strings((row) => row.text)] : []),
+      ...(withTokens ? tokenPages(rows.map(({ tokens }) => tokens)) : []),
       vectorPage(
         encoded,
         rows.map(() => false),
@@ -210,4 +215,12 @@ export function keyValue(key: string, value: string): Struct {
 
 function int64s(values: readonly number[]): Buffer {
   return Buffer.from(BigInt64Array.from(values, (value) => BigInt(value)).buffer);
+}
+
+/** How many each row has, and a bit for each that says whether it was cut. */
+function tokenPages(tokens: readonly number[]): readonly Page[] {
+  const counts = Int32Array.from(tokens, Math.abs);
+  const bits = Buffer.alloc(Math.ceil(tokens.length / 8));
+  for (const [row, count] of tokens.entries()) if (count < 0) bits[row >> 3]! |= 1 << (row & 7);
+  return [requiredPage(Buffer.from(counts.buffer), tokens.length), requiredPage(bits, tokens.length)];
 }

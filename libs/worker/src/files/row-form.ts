@@ -13,6 +13,8 @@ export interface Block {
   readonly records: readonly Pick<TextRecord, 'id' | 'index' | 'text'>[];
   readonly dims: number;
   readonly vectors: Float32Array;
+  /** Of each row, negative where it was cut; of a file with `withTokens`. */
+  readonly rowTokens?: Int32Array | undefined;
   /** Good records of the input that are done with after this block. */
   readonly position: number;
 }
@@ -41,6 +43,8 @@ export interface RowForm {
   /** Rows are called by their ids; without, by their index. Arrow has one column or the other. */
   readonly hasIds: boolean;
   readonly withText: boolean;
+  /** Of Parquet: columns that say how many tokens each text has, and whether it was cut. */
+  readonly withTokens?: boolean | undefined;
   /** What a value is stored as. Default f32. */
   readonly dtype?: OutputDtype;
   /** Of lines. */

@@ -181,7 +181,12 @@ function worker(token: string, faults: FaultPoints = noFaults, more: Partial<Par
       model: { name: MODEL, dims: DIMS, isNormalized: true, device: 'cpu', precision: 'fp32' },
       open: (terms) => OpenPart.open(terms, { places, tooLong, clock: systemClock, faults }),
       // as far as a fake model has tokens: it reads texts
-      tokenize: async (_, { input, rows }) => ({ input, tokens: 3 * rows, truncated: 1 }),
+      tokenize: async (_, { input, rows }) => ({
+        input,
+        tokens: 3 * rows,
+        truncated: 1,
+        rowTokens: new Int32Array(rows),
+      }),
       async embed(_, { input, rows, tokens, truncated }) {
         own.texts += rows;
         (faults.reach as (at: string) => void)('embed');

@@ -168,7 +168,7 @@ export class PartRun {
         const { embedded } = await Promise.race([this.#parts.embed(this.#order, batch), failed.promise]);
         const inTurn = inTurnOf(before, embedded, batch);
         before = inTurn;
-        const written = inTurn.then((vectors) => this.#write(work, vectors, batch.rows));
+        const written = inTurn.then((vectors) => this.#write(work, vectors, batch));
         written.catch((error: unknown) => failed.reject(error));
         underWay.push(written);
       }
@@ -186,8 +186,9 @@ export class PartRun {
     return { ...(await this.#parts.tokenize(this.#order, texts)), rows, place };
   }
 
-  async #write(work: PartWork, { vectors, ...spent }: Embedded, rows: number): Promise<void> {
-    this.#parts.reclaim(await work.write(vectors, spent));
+  async #write(work: PartWork, { vectors, ...spent }: Embedded, { rows, rowTokens }: Batch): Promise<void> {
+    const { withTokens } = this.#order.part.output;
+    this.#parts.reclaim(await work.write(vectors, spent, withTokens === true ? rowTokens : undefined));
     this.#parts.onRows(rows);
   }
 

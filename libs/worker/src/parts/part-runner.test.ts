@@ -1,15 +1,17 @@
 // Parts at a real executor with a simulated device: their rows are small jobs of the same pool, of which nobody else hears;
 // interactive jobs go before them, half of the pool is left to others, and what is stopped in the middle is gone on with.
 
-import { mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdtemp, open, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { decodePartResult, partId, type Part } from '@shoal/contract';
+import { decodePartResult, partId, partName, type Part } from '@shoal/contract';
 import { Executor, fixedBudget, systemClock, type FromExecutor, type JobOrder, type JobOutcome } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, MemoryPayloadStore, RecordingLogger } from '@shoal/core/testing';
 import { tokenizeInput } from '../executor/tokenized-input.ts';
+import { writtenRows } from '../files/written-rows.ts';
 import { PartPlaces } from './part-place.ts';
 import { orderOf } from '../testing/part-order.ts';
 import { PartRunner } from './part-runner.ts';
@@ -267,3 +269,37 @@ test.each(Object.entries(ENDS))(
     await own.stop();
   },
 );
+
+const words = (row: number): number => (row % 7 === 3 ? 90 : 1 + (row % 20));
+
+test('an object may say how many tokens each text has and which were cut; a text may lie within another field', async () => {
+  const lines = Array.from({ length: 3_000 }, (_, row) =>
+    row % 500 === 7
+      ? '{"body": {"input": ["x"]}}\n'
+      : `${JSON.stringify({ body: { input: 'x '.repeat(words(row)) } })}\n`,
+  );
+  await writeFile(join(place, 'docs.txt'), lines.join(''));
+  const own = setup();
+  const plain = await partOf('a');
+  const output = { ...plain.output, withTokens: true };
+  const part: Part = { ...plain, format: 'jsonl', textField: 'body.input', onError: 'skip', output };
+  own.runner.run([orderOf(part, 't-1')]);
+  expect(await own.until(partId(part))).toMatchObject({ kind: 'committed', value: { rows: 2_994 } });
+  const path = join(place, partName(part));
+  const file = await asyncBufferFromFile(path);
+  const found = await parquetReadObjects({ file });
+  const expected = lines.flatMap((_, row) => (row % 500 === 7 ? [] : [row]));
+  expect(found.map(({ index, tokens, truncated }) => [Number(index), tokens, truncated])).toEqual(
+    expected.map((row) => [row, Math.min(64, 2 + words(row)), words(row) > 62]),
+  );
+  let read = 0;
+  await using object = await open(path);
+  for await (const rows of writtenRows(object, 'x', 8))
+    for (const [at, index] of rows.indexes.entries()) {
+      const { tokens, truncated, embedding } = found[read++]!;
+      expect([index, rows.tokens[at], rows.isTruncated(at)]).toEqual([BigInt(expected[read - 1]!), tokens, truncated]);
+      expect([...rows.vectors.subarray(8 * at, 8 * at + 8)]).toEqual(embedding);
+    }
+  expect(read).toBe(2_994);
+  await own.stop();
+});

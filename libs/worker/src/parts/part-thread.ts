@@ -8,6 +8,7 @@ import { systemClock } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer } from '@shoal/models';
 import type { TokenizerThreadData } from '../executor/tokenizer-thread.ts';
+import type { Block } from '../files/row-form.ts';
 import type { Spent } from './part-object.ts';
 import { PartPlaces } from './part-place.ts';
 import { OpenPart, type PartDone, type PartTerms, type PartTexts } from './part-work.ts';
@@ -21,7 +22,12 @@ export interface PartThreadData {
 export type PartRequest = { readonly id: number } & (
   | { readonly kind: 'open'; readonly terms: PartTerms }
   | { readonly kind: 'next' }
-  | { readonly kind: 'write'; readonly vectors: Float32Array<ArrayBuffer>; readonly spent: Omit<Spent, 'rows'> }
+  | {
+      readonly kind: 'write';
+      readonly vectors: Float32Array<ArrayBuffer>;
+      readonly spent: Omit<Spent, 'rows'>;
+      readonly rowTokens: Block['rowTokens'];
+    }
   | { readonly kind: 'finish' }
   | { readonly kind: 'leave' }
   | { readonly kind: 'remove' }
@@ -66,7 +72,7 @@ async function answerTo(request: PartRequest): Promise<Answer> {
     case 'next':
       return { kind: 'next', texts: await own.next() };
     case 'write':
-      return { kind: 'written', vectors: await own.write(request.vectors, request.spent) };
+      return { kind: 'written', vectors: await own.write(request.vectors, request.spent, request.rowTokens) };
     case 'finish':
       return { kind: 'finished', done: await own.finish() };
     default:

@@ -5,6 +5,7 @@ import { Worker } from 'node:worker_threads';
 import { ShoalError, invariant } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
 import { programFile } from '@shoal/core/base';
+import type { Block } from '../files/row-form.ts';
 import type { Spent } from './part-object.ts';
 import type { PartReply, PartRequest, PartThreadData } from './part-thread.ts';
 import type { PartDone, PartTerms, PartTexts, PartWork } from './part-work.ts';
@@ -63,8 +64,12 @@ class ThreadedPart implements PartWork {
     return reply.texts;
   }
 
-  async write(vectors: Float32Array<ArrayBuffer>, spent: Omit<Spent, 'rows'>): Promise<Float32Array<ArrayBuffer>> {
-    const reply = await this.thread.ask({ kind: 'write', vectors, spent }, [vectors.buffer]);
+  async write(
+    vectors: Float32Array<ArrayBuffer>,
+    spent: Omit<Spent, 'rows'>,
+    rowTokens: Block['rowTokens'],
+  ): Promise<Float32Array<ArrayBuffer>> {
+    const reply = await this.thread.ask({ kind: 'write', vectors, spent, rowTokens }, [vectors.buffer]);
     invariant(reply.kind === 'written', 'whoever gives vectors gets their memory');
     return reply.vectors;
   }

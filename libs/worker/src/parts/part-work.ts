@@ -22,9 +22,13 @@ export interface PartWork {
   next(): Promise<PartTexts | undefined>;
   /**
    * What the earliest rows became that were not written yet. The buffer is given away; resolves, in order, with its
-   * memory once nobody needs what was in it.
+   * memory once nobody needs what was in it. `rowTokens`: of each row, for a part that wants them.
    */
-  write(vectors: Float32Array<ArrayBuffer>, spent: Omit<Spent, 'rows'>): Promise<Float32Array<ArrayBuffer>>;
+  write(
+    vectors: Float32Array<ArrayBuffer>,
+    spent: Omit<Spent, 'rows'>,
+    rowTokens: Block['rowTokens'],
+  ): Promise<Float32Array<ArrayBuffer>>;
   /** The object is whole and synced, and its source is the same as in the beginning. */
   finish(): Promise<PartDone>;
   /** Leaves what is written to whoever goes on. */
@@ -117,11 +121,15 @@ export class OpenPart implements PartWork {
     });
   }
 
-  write(vectors: Float32Array<ArrayBuffer>, spent: Omit<Spent, 'rows'>): Promise<Float32Array<ArrayBuffer>> {
+  write(
+    vectors: Float32Array<ArrayBuffer>,
+    spent: Omit<Spent, 'rows'>,
+    rowTokens: Block['rowTokens'],
+  ): Promise<Float32Array<ArrayBuffer>> {
     const written = this.#written.then(async () => {
       const batch = this.#given.shift();
       invariant(batch !== undefined, 'only rows that were given are written');
-      await this.#object.write({ ...batch, dims: this.#terms.dims, vectors }, spent);
+      await this.#object.write({ ...batch, dims: this.#terms.dims, vectors, rowTokens }, spent);
       return vectors;
     });
     this.#written = written;
@@ -169,8 +177,8 @@ export class OpenPart implements PartWork {
 }
 
 function formOf({ part, model, dims }: PartTerms, file: SourceFile, parquet: ParquetFile | undefined): RowForm {
-  const { carries = false, hasIds, withText = false, dtype, vectorField, format } = part.output;
-  const form = { format, dims, hasIds, withText, dtype, vectorField, model };
+  const { carries = false, hasIds, withText = false, withTokens, dtype, vectorField, format } = part.output;
+  const form = { format, dims, hasIds, withText, withTokens, dtype, vectorField, model };
   if (parquet !== undefined && hasIds && !carries) idColumn(parquet, part.idField ?? 'id');
   if (!carries || parquet === undefined) return form;
   const carried: CarriedFile = { open: () => file.open(), parquet };
