@@ -54,7 +54,7 @@ export class CellLine {
     return this.cell.write !== false && performance.now() >= this.refusingUntilMs;
   }
 
-  get load(): CellLoad {
+  get load(): CellLoad & { readonly open: number } {
     const open = this.line?.jobs.standing().open ?? 0;
     return { name: this.name, jobs: this.jobs + this.sent, open, workers: this.workers };
   }

@@ -29,6 +29,11 @@ import { IdsLookedFor } from './ids-looked-for.ts';
 const LOOK_EVERY_MS = 500;
 /** How long others are waited for at the start once one cell has answered. */
 const START_MS = 2_000;
+/**
+ * So many new jobs behind each other go to one cell, at most a share of what is open there: what is added in one turn of the
+ * event loop is one call of a script for each cell, and a few jobs spread over all of them are a call for each job.
+ */
+const RUN = { jobs: 16, share: 1 / 8 };
 /** How long a cell may take for any answer. */
 const AWAY_AFTER_MS = 1_000;
 
@@ -47,6 +52,8 @@ export class CellLines {
   private readonly submitting = new Set<{ readonly cell: CellLine; readonly moveOn: () => void }>();
   /** Of jobs in cells that left. */
   private left: ClientCounts | undefined;
+  /** Where the next new jobs go. */
+  private run: { readonly cell: CellLine; left: number } | undefined;
 
   private constructor(list: CellList, options: ClientOptions, terms: LineTerms & { readonly replyName: string }) {
     const { prefix = DEFAULT_PREFIX, log, giveUpAfterMs = 60_000, whenFull = 'wait', onHeldBack, onWaiting } = options;
@@ -211,7 +218,20 @@ export class CellLines {
       const meanwhile = this.jobs.cellOf(jobId);
       if (meanwhile !== undefined && !tried.has(meanwhile.name)) return meanwhile;
     }
-    return this.choose(jobId, placing, tried);
+    return placing?.isNew === true && tried.size === 0
+      ? this.chooseNew(jobId, placing)
+      : this.choose(jobId, placing, tried);
+  }
+
+  private chooseNew(jobId: string, placing: Placing): CellLine {
+    const { run } = this;
+    if (run !== undefined && run.left > 0 && this.candidates(placing, new Map()).includes(run.cell)) {
+      run.left--;
+      return run.cell;
+    }
+    const cell = this.choose(jobId, placing, new Map());
+    this.run = { cell, left: Math.min(RUN.jobs, Math.floor(cell.load.open * RUN.share)) - 1 };
+    return cell;
   }
 
   /** Cells that answer and may be asked. */

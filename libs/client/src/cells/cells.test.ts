@@ -118,6 +118,21 @@ test('the jobs of a call are spread over the cells, and its rows are those of on
   expect(client.counts()).toMatchObject({ added: 30, delivered: 30, failed: 0 });
 });
 
+test('the more is open, the more new jobs go to one cell behind each other, and each has its share', async () => {
+  const client = await open({ maxInFlightJobs: 256 });
+  for await (const { index } of client.embedMany(texts(1_024))) expect(index).toBeLessThan(1_024);
+  const ended = await Promise.all(
+    NAMES.map((name) => redis[name].zrange(keySpace(prefix).job(QUEUE, 'completed'), '0', '-1')),
+  );
+  const cellOf = new Map(ended.flatMap((ids, at) => ids.map((id) => [Number(/\d+$/.exec(id)?.[0]), at] as const)));
+  expect(cellOf.size).toBe(256);
+  for (const ids of ended) expect(ids.length).toBeGreaterThan(64);
+  const inOrder = Array.from(cellOf.keys())
+    .toSorted((a, b) => a - b)
+    .map((index) => cellOf.get(index));
+  expect(inOrder.filter((cell, at) => at > 0 && cell !== inOrder[at - 1]).length).toBeLessThan(100);
+});
+
 test('an id is found in the cell that has it, whichever would be chosen now', async () => {
   const first = await open();
   const ids = Array.from({ length: 12 }, (_, at) => `id-${at}`);
