@@ -1,15 +1,18 @@
 // Cells die, and nothing is lost: several queue servers used as one through a file that changes, each with a supervised
 // worker that helps the others, and clients of the SDK whose every row is compared with an undisturbed run's. By a seed:
 // SIGKILL of workers, executors and cells, cells that come back with nothing, that are stopped and say nothing, cut
-// connections; and by the file a cell is added, drained, and removed while requests are open in it.
+// connections; and by the file a cell is added, drained, and removed while requests are open in it. What each server told
+// and every caller saw is held against what is promised (docs/simulation.md), each cell by itself.
 //
 //   node --conditions=@shoal/source bench/chaos/cells.ts [--seconds 60] [--cells 4] [--clients 2] [--calls 40]
 //       [--mode everysec|always] [--outage 10] [--every 3] [--lease-ms 5000] [--seed N] [--record]
 //
 // Each client keeps `--calls` calls open (interactive, bulk, with ids of their own, and submitted to be fetched by id), and
 // one stream whose rows must come in order, each once. `always`: no cell comes back with nothing, and what was submitted
-// may not be unknown afterwards. Prints one JSON line and ends with 1 when a row was lost, wrong or twice, or a call failed.
+// may not be unknown afterwards. Prints one JSON line and ends with 1 when a row was lost, wrong or twice, a call failed, or a
+// promise was broken.
 
+import { createHash } from 'node:crypto';
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -18,10 +21,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { ShoalClient } from '@shoal/client';
 import { isShoalError } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
+import type { Recorder } from '@shoal/world';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { readArguments } from '../rig/arguments.ts';
 import { randomFrom } from '../rig/ragged-corpus.ts';
 import { record } from '../rig/record.ts';
+import { CellsHistory } from './cells-history.ts';
 import { SupervisedFleet } from './fleet.ts';
 import { MODEL } from './load.ts';
 import { stopFor } from './process-faults.ts';
@@ -66,6 +71,7 @@ const tally = { calls: 0, texts: 0, streamed: 0, submitted: 0, askedAgain: 0, wr
 const failed: Record<string, number> = {};
 const expected: Float32Array[] = [];
 const ending = new AbortController();
+const history = new CellsHistory(join(folder, 'history'), mayForget);
 let open = 0;
 
 interface Place {
@@ -91,25 +97,44 @@ async function learn(): Promise<void> {
 function check(
   picked: readonly number[],
   { vectors, dims }: { readonly vectors: Float32Array; readonly dims: number },
-): void {
+): string {
   tally.texts += picked.length;
   if (vectors.length !== picked.length * dims) tally.lost++;
-  for (const [at, text] of picked.entries())
-    if (!isSame(vectors.subarray(at * dims, (at + 1) * dims), expected[text]!)) tally.wrong++;
+  const got = picked.map((text, at) =>
+    isSame(vectors.subarray(at * dims, (at + 1) * dims), expected[text]!) ? text : -1,
+  );
+  tally.wrong += got.filter((text) => text === -1).length;
+  return digestOf(got);
+}
+
+/** Of texts by their numbers, in order. */
+function digestOf(texts: readonly number[]): string {
+  return createHash('sha1').update(texts.join(' ')).digest('hex').slice(0, 16);
 }
 
 /** Until its answer is there: a request whose cell forgot it is submitted again, under the same id. */
-async function submitted(client: ShoalClient, jobId: string, picked: readonly number[]): Promise<void> {
+async function submitted(
+  client: ShoalClient,
+  jobId: string,
+  picked: readonly number[],
+  caller: Recorder,
+): Promise<void> {
   const texts = picked.map((at) => TEXTS[at]!);
+  const fingerprint = digestOf(picked);
   for (;;) {
+    const added = caller.invoke('add', jobId, { fingerprint, want: fingerprint });
+    let taken = added;
     try {
       const { id } = await client.submit(texts, { jobId });
+      added('ok', { outcome: 'added' });
+      taken = caller.invoke('take', jobId);
       const { vectors, dims } = await client.job(id).result({ timeoutMs: 150_000 });
       if (!(vectors instanceof Float32Array)) throw new Error(`${id} has vectors of another form`);
-      check(picked, { vectors, dims });
+      taken('ok', { outcome: 'body', fingerprint, got: check(picked, { vectors, dims }) });
       tally.submitted++;
       return;
     } catch (error) {
+      taken('unknown');
       const isForgotten = isShoalError(error, 'INPUT_LOST') || isShoalError(error, 'RESULT_EXPIRED');
       const isElsewhere = isShoalError(error, 'QUEUE_UNREACHABLE') || isShoalError(error, 'CELL_UNKNOWN');
       if (!(isForgotten && mayForget) && !isElsewhere) throw error;
@@ -119,22 +144,35 @@ async function submitted(client: ShoalClient, jobId: string, picked: readonly nu
   }
 }
 
-async function call(client: ShoalClient, name: string, number: number): Promise<void> {
+async function call(client: ShoalClient, name: string, number: number, caller: Recorder): Promise<void> {
   const isInteractive = random() < 0.2;
   const count = isInteractive ? 1 + Math.floor(random() * 4) : 32 + Math.floor(random() * 160);
   const picked = Array.from({ length: count }, () => Math.floor(random() * TEXTS.length));
   const kind = random();
-  if (kind < 0.2) return submitted(client, `${name}-${number}`, picked);
+  const id = `${name}-${number}`;
+  if (kind < 0.2) return submitted(client, id, picked, caller);
   const texts = picked.map((at) => TEXTS[at]!);
-  const own = kind < 0.5 ? { jobId: `${name}-${number}` } : {};
-  check(picked, await client.embed(texts, { class: isInteractive ? 'interactive' : 'bulk', ...own }));
+  const own = kind < 0.5 ? { jobId: id } : {};
+  const fingerprint = digestOf(picked);
+  const [added, taken] = [
+    caller.invoke('add', id, { fingerprint, want: fingerprint }),
+    caller.invoke('take', id), // its answer is the result itself
+  ];
+  try {
+    const got = check(picked, await client.embed(texts, { class: isInteractive ? 'interactive' : 'bulk', ...own }));
+    added('ok', { outcome: 'added' });
+    taken('ok', { outcome: 'body', fingerprint, got });
+  } catch (error) {
+    for (const end of [added, taken]) end('unknown');
+    throw error;
+  }
 }
 
-async function calls(client: ShoalClient, name: string): Promise<void> {
+async function calls(client: ShoalClient, name: string, caller: Recorder): Promise<void> {
   for (let number = 0; !ending.signal.aborted; number++) {
     open++;
     try {
-      await call(client, name, number);
+      await call(client, name, number, caller);
       tally.calls++;
     } catch (error) {
       const code = isShoalError(error) ? error.code : String(error);
@@ -178,6 +216,12 @@ async function stream(client: ShoalClient): Promise<void> {
 async function happen(kind: FaultKind, places: readonly Place[], fleet: SupervisedFleet): Promise<void> {
   counts[kind]++;
   const at = Math.floor(random() * places.length);
+  const end = history.fault(kind, kind === 'worker' || kind === 'executor' ? undefined : at);
+  await carryOut(kind, at, places, fleet);
+  end();
+}
+
+async function carryOut(kind: FaultKind, at: number, places: readonly Place[], fleet: SupervisedFleet): Promise<void> {
   const { server } = places[at]!;
   switch (kind) {
     case 'worker':
@@ -190,10 +234,12 @@ async function happen(kind: FaultKind, places: readonly Place[], fleet: Supervis
     case 'killed':
     case 'outage':
       await server.kill9();
+      history.forgets(at, 'last');
       await sleep(kind === 'killed' ? random() * 2_000 : Number(args.outage) * 1_000);
       return server.restart();
     case 'emptied':
       await server.kill9();
+      history.forgets(at, 'all');
       for (const entry of await readdir(server.folder))
         if (/aof|rdb/.test(entry)) await rm(join(server.folder, entry), { recursive: true });
       return server.restart();
@@ -254,14 +300,18 @@ const fleet = new SupervisedFleet({
   })),
 });
 await fleet.start();
+for (const { name, server } of places) await history.watch({ name, url: server.url });
 await learn();
 const clients = await Promise.all(
   Array.from({ length: Number(args.clients) }, () => ShoalClient.connect({ cells: file, model: MODEL })),
 );
-const running = clients.flatMap((client, which) => [
-  stream(client),
-  ...Array.from({ length: Number(args.calls) }, (_, at) => calls(client, `run${args.seed}.${which}.${at}`)),
-]);
+const running = clients.flatMap((client, which) => {
+  const caller = history.caller(`client-${which}`);
+  return [
+    stream(client),
+    ...Array.from({ length: Number(args.calls) }, (_, at) => calls(client, `run${args.seed}.${which}.${at}`, caller)),
+  ];
+});
 const startedMs = performance.now();
 const elapsed = (): number => (performance.now() - startedMs) / 1_000;
 let isAdded = false;
@@ -282,6 +332,7 @@ tally.lost += open;
 const helped = await helpedJobs();
 await Promise.race([Promise.all(clients.map((client) => client.close())), sleep(10_000, undefined, { ref: false })]);
 const exitCodes = await fleet.stop();
+const judged = await history.judge(REST_MS);
 await Promise.all(places.map(({ server }) => server.stop()));
 rmSync(folder, { recursive: true, force: true });
 const told = {
@@ -294,7 +345,7 @@ const told = {
   workerStarts: fleet.starts,
 };
 process.stdout.write(
-  `${JSON.stringify({ bench: 'chaos', cells: places.length, mode: args.mode, seed: Number(args.seed), ...told, exitCodes, restSeconds })}\n`,
+  `${JSON.stringify({ bench: 'chaos', cells: places.length, mode: args.mode, seed: Number(args.seed), ...told, exitCodes, restSeconds, history: judged })}\n`,
 );
 const failures = Object.values(failed).reduce((sum, count) => sum + count, 0);
 record({
@@ -305,6 +356,8 @@ record({
     calls: tally.calls,
     run_s: told.seconds,
     lost_wrong_or_twice: tally.lost + tally.wrong + tally.twice,
+    history_violations: judged.violations + judged.undecided,
+    history_events: judged.events,
     failed: failures,
     asked_again: tally.askedAgain,
     jobs_helped: helped,
@@ -315,6 +368,12 @@ record({
 });
 if (tally.lost + tally.wrong + tally.twice + failures > 0) {
   process.stderr.write(`chaos: something was lost, wrong, twice or failed (seed ${args.seed})\n`);
+  process.exitCode = 1;
+}
+if (judged.violations + judged.undecided > 0) {
+  process.stderr.write(
+    `chaos: the history has ${judged.violations} violations and ${judged.undecided} requests that nothing can be said of (seed ${args.seed})\n`,
+  );
   process.exitCode = 1;
 }
 process.exit();

@@ -81,8 +81,9 @@ test.skipIf(process.platform !== 'linux' || !isNightly)(
       { timeout: 600_000 },
     ).catch((error: unknown) => error as { readonly stdout: string });
     process.stdout.write(stdout);
-    const { lost, wrong, twice, failed } = JSON.parse(stdout) as Record<string, unknown>;
+    const { lost, wrong, twice, failed, history } = JSON.parse(stdout) as Record<string, unknown>;
     expect({ lost, wrong, twice, failed }).toEqual({ lost: 0, wrong: 0, twice: 0, failed: {} });
+    expect(history).toMatchObject({ violations: 0, undecided: 0 });
   },
   660_000,
 );

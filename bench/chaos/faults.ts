@@ -85,7 +85,7 @@ const SPARE_BYTES = 8 << 20;
 const HOURS = 2;
 const FSYNC_DELAY_US = 300_000;
 /** As much of what it acknowledged may a killed server forget, by its fsync of every second; and while that is slow. */
-const FORGOTTEN_MS = 2_000;
+export const FORGOTTEN_MS = 2_000;
 const FORGOTTEN_SLOW_MS = 5_000;
 
 export class Faults {
