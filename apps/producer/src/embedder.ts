@@ -5,7 +5,7 @@ import { randomUUID } from 'node:crypto';
 import { isShoalError, promptText, type Prompts } from '@shoal/contract';
 import { loopTurn } from '@shoal/core/base';
 import type { Encoded, Tokenizer } from '@shoal/core';
-import type { EmbedResult, ShoalClient } from '@shoal/client';
+import { firstRowOf, type EmbedResult, type ShoalClient } from '@shoal/client';
 import type { Decoder } from '@shoal/models';
 import type { EmbeddingsRequest } from './embeddings-request.ts';
 import type { Usage } from './embeddings-response.ts';
@@ -129,7 +129,7 @@ export class Embedder {
     if (!isShoalError(error, 'INPUT_TOO_LONG')) return error;
     const { jobId, row } = error.fields;
     if (typeof jobId !== 'string' || typeof row !== 'number') return error;
-    return tooLong(Number(/-(\d+)$/.exec(jobId)?.[1] ?? 0) + row, undefined, this.parts.tokenizer.maxTokens);
+    return tooLong(firstRowOf(jobId) + row, undefined, this.parts.tokenizer.maxTokens);
   }
 }
 

@@ -46,6 +46,7 @@ process.exit(
         readyNeedsWorkers: settings.readyNeedsWorkers === 'yes',
         limits: settings,
         payloadServers: settings.payloadServers,
+        jobTexts: settings.jobTexts,
         batches: batchSettings(settings),
         version: version(),
         tracer: await trace(),
@@ -91,6 +92,7 @@ function batchSettings(settings: Settings): BatchSettings {
     retentionDays: settings.batchRetentionDays,
     jobsInFlight: settings.batchJobsInFlight,
     partLines: settings.batchPartLines,
+    jobTexts: settings.jobTexts,
     webhooks: { secret: settings.webhookSecret, allowsPrivate: settings.webhookPrivate === 'yes' },
   };
 }

@@ -84,6 +84,8 @@ export interface ProducerOptions {
   readonly tokenRows?: TokenRows;
   /** How much the queue takes; requests beyond are answered with 429 and the time to come back. */
   readonly limits?: Partial<AdmissionLimits>;
+  /** Texts of a job. Default 64. */
+  readonly jobTexts?: number;
   /** Undefined: there are no files, batches and jobs. */
   readonly batches?: BatchSettings | undefined;
   readonly version: string;
@@ -259,7 +261,16 @@ function recently(gauge: QueueGauge): () => Promise<QueueService | undefined> {
 }
 
 /** They wait where the queue is full or away: a batch has hours. */
-function bulkClients({ redisUrl, cells, prefix, limits = {}, tracer, log, ...options }: ProducerOptions): BulkClients {
+function bulkClients({
+  redisUrl,
+  cells,
+  prefix,
+  jobTexts,
+  limits = {},
+  tracer,
+  log,
+  ...options
+}: ProducerOptions): BulkClients {
   const named: readonly Named[] = [options, ...(options.others ?? [])];
   return new BulkClients(named, (model, tokenizer) =>
     ShoalClient.connect({
@@ -268,6 +279,7 @@ function bulkClients({ redisUrl, cells, prefix, limits = {}, tracer, log, ...opt
       prefix,
       model,
       tokenizer,
+      jobTexts,
       log,
       tracer,
       limits,
@@ -277,7 +289,7 @@ function bulkClients({ redisUrl, cells, prefix, limits = {}, tracer, log, ...opt
 }
 
 function openEmbedder(
-  { redisUrl, cells, prefix, requestTimeoutMs, limits = {}, payloadServers, tracer, log }: ProducerOptions,
+  { redisUrl, cells, prefix, requestTimeoutMs, jobTexts, limits = {}, payloadServers, tracer, log }: ProducerOptions,
   { model, tokenizer }: Named,
   gauge: QueueGauge,
   refusedWrites: RefusedWrites,
@@ -296,6 +308,7 @@ function openEmbedder(
         model,
         tokenizer: rowTokenizer,
         payloadServers,
+        jobTexts,
         log,
         tracer,
         limits,

@@ -5,7 +5,7 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as after } from 'node:timers/promises';
 import { ShoalError, isShoalError, storedName } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
-import type { RerankResult, ShoalClient } from '@shoal/client';
+import { firstRowOf, type RerankResult, type ShoalClient } from '@shoal/client';
 import { shownModel } from './body-fields.ts';
 import type { Answering } from './gate.ts';
 import { withPatience } from './patience.ts';
@@ -159,8 +159,8 @@ export class Reranker {
 export function withPlace(error: unknown): unknown {
   if (!isShoalError(error, 'INPUT_TOO_LONG')) return error;
   const row = /\brow (\d+)/.exec(error.message)?.[1];
-  const first = /-(\d+)$/.exec(String(error.fields['jobId']))?.[1] ?? 0;
-  const place = row === undefined ? 'documents' : `documents[${Number(first) + Number(row)}]`;
+  const first = firstRowOf(String(error.fields['jobId']));
+  const place = row === undefined ? 'documents' : `documents[${first + Number(row)}]`;
   return invalid(
     'context_length_exceeded',
     place,

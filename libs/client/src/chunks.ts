@@ -66,6 +66,20 @@ export function pieceName({ first, most }: Pick<Chunk<unknown>, 'first' | 'most'
   return most <= ROWS_EVERY_WORKER_TAKES ? `${first}` : `${first}x${most}`;
 }
 
+/** The pieces of texts that were cut before; `parts` have as many rows together as there are texts. */
+export function* cutAgain<Part extends { readonly rows: number }>(
+  texts: readonly string[],
+  parts: readonly Part[],
+): Generator<{ readonly part: Part; readonly texts: readonly string[] }, void, undefined> {
+  let first = 0;
+  for (const part of parts) yield { part, texts: texts.slice(first, (first += part.rows)) };
+}
+
+/** Row of its call that a job begins with, by the job's id. */
+export function firstRowOf(jobId: string): number {
+  return Number(/-(\d+)(?:x\d+)?$/.exec(jobId)?.[1] ?? 0);
+}
+
 function lengthOf(item: { readonly text: unknown }, row: number): number {
   if (typeof item.text === 'string') return item.text.length;
   throw new ShoalError(

@@ -52,10 +52,9 @@ export interface ClientOptions {
   /** Most jobs of one call between "added" and "handed to the caller". Bounds its memory. Default 64. */
   readonly maxInFlightJobs?: number;
   /**
-   * Texts a job, 1 to 1,024. Default 64. More than 256 only where all workers of the model take them; else, and of what is
-   * submitted, 256.
+   * Texts a job, 1 to 1,024. Default 64. More than 256 only where all workers of the model take them, else 256.
    */
-  readonly jobTexts?: number;
+  readonly jobTexts?: number | undefined;
   readonly log?: Logger;
   /** Makes spans of adding jobs whose `trace` is followed, which workers then go on from (docs/observability.md). */
   readonly tracer?: Tracer | undefined;

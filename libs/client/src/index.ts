@@ -1,6 +1,7 @@
 export { ShoalError, isShoalError, type ErrorCode, type Meta, type OutputDtype, type Trace } from '@shoal/contract';
 export type { CancelResult, Waiting, WaitingReason } from '@shoal/queue';
 export type { Cell } from '@shoal/core';
+export { firstRowOf } from './chunks.ts';
 export { ShoalClient } from './shoal-client.ts';
 export type { Searched } from './searched.ts';
 export type { SearchHit, SearchResult } from './search.ts';

@@ -6,7 +6,7 @@ import type { WorkerFacts } from '@shoal/core';
 import { FakeTokenizer } from '@shoal/core/testing';
 import { payloadSetOf } from '@shoal/queue';
 import { TestPlace, WORKER_FACTS, openLaneWorker, startTestServer, type TestServer } from '@shoal/queue/testing';
-import { cutChunks, pieceName } from './chunks.ts';
+import { cutChunks, firstRowOf, pieceName } from './chunks.ts';
 import type { ClientOptions } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
 import { MODEL, QUEUE } from './testing/payload-scene.ts';
@@ -98,12 +98,30 @@ describe('a call whose jobs may have 1,024 texts', () => {
     expect(await jobsOf(embed, 5)).toEqual(small);
   });
 
-  test('has 256 where nobody is alive, and of what is submitted, which may be submitted again', async () => {
+  test('has 256 where nobody is alive', async () => {
     expect(await jobsOf(embed, 5)).toEqual(small);
+  });
+
+  test('has them of what is submitted, and the same ones when it is submitted again beside a worker of 0.1.0', async () => {
+    const submit = (client: ShoalClient): Promise<unknown> => client.submit(texts(ROWS), { jobId: 's' });
+    const large = [
+      { id: 'default~s-0x1024', v: 2, rows: 1_024 },
+      { id: 'default~s-1024x1024', v: 1, rows: 76 },
+    ];
     await place.show(QUEUE, 'gpu', { facts: () => NEW });
-    expect(await jobsOf((client) => client.submit(texts(ROWS), { jobId: 's' }), 5)).toMatchObject(
-      small.map(({ id, rows }) => ({ id: id.replace('~c', '~s'), rows })),
-    );
+    expect(await jobsOf(submit, 2)).toEqual(large);
+    await place.show(QUEUE, 'old', { facts: () => WORKER_FACTS });
+    expect(await jobsOf(submit, 2)).toEqual(large);
+    const other = (await connect({ jobTexts: 64 })).submit(texts(ROWS), { jobId: 's' });
+    expect(await other).toMatchObject({ id: 's' });
+    const others = texts(ROWS).with(5, 'another');
+    await expect((await connect()).submit(others, { jobId: 's' })).rejects.toMatchObject({ code: 'JOB_ID_CONFLICT' });
+    const fresh = (client: ShoalClient): Promise<unknown> => client.submit(texts(300), { jobId: 'f' });
+    await place.queue(QUEUE).obliterate({ force: true });
+    expect((await jobsOf(fresh, 2)).map(({ id, v, rows }) => [id, v, rows])).toEqual([
+      ['default~f-0', 1, 256],
+      ['default~f-256', 1, 44],
+    ]);
   });
 
   test('is one job under its own name where all of it fits, and asks no worker where 256 would do', async () => {
@@ -127,6 +145,7 @@ test('pieces keep the order of a stream whose workers change, and none has a nam
     ),
   );
   expect(pieces.map(pieceName)).toEqual(['0x1024', '1024', '1280', '1536x1024']);
+  expect(pieces.map((piece) => firstRowOf(`default~c-7-${pieceName(piece)}`))).toEqual([0, 1_024, 1_280, 1_536]);
   expect(pieces.flatMap(({ items }) => items.map(({ text }) => text))).toEqual(texts(2_000));
 });
 

@@ -29,9 +29,11 @@ export interface NewRequest {
   readonly dtype: OutputDtype;
   readonly meta: Meta | undefined;
   readonly requests: readonly RowsRequest[];
+  /** The same rows as jobs of these names and sizes, as they were submitted before. */
+  readonly cutAs: (parts: readonly RequestPart[]) => Promise<readonly RowsRequest[]>;
 }
 
-export function recordOf({ model, dtype, meta, requests }: NewRequest): RequestRecord {
+export function recordOf({ model, dtype, meta, requests }: Omit<NewRequest, 'cutAs'>): RequestRecord {
   const parts = requests.map(({ jobId, rows, fingerprint }) => ({ jobId, rows, fingerprint }));
   return {
     v: 1,

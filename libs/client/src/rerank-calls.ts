@@ -3,17 +3,10 @@
 // rows of one value.
 
 import { randomUUID } from 'node:crypto';
-import {
-  ROWS_EVERY_WORKER_TAKES,
-  SUBMITTED_RESULT_TTL_MS,
-  ShoalError,
-  isShoalError,
-  rerankQueue,
-  storedName,
-} from '@shoal/contract';
+import { SUBMITTED_RESULT_TTL_MS, ShoalError, isShoalError, rerankQueue, storedName } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
-import { cutChunks, pieceName, pieceSize } from './chunks.ts';
+import { cutAgain, cutChunks, pieceName, pieceSize } from './chunks.ts';
 import { embedStream, type StreamTerms } from './embed-stream.ts';
 import type {
   KnownOptions,
@@ -24,8 +17,9 @@ import type {
   RerankResult,
   SubmitRerankOptions,
 } from './embedding.ts';
-import { closedError, type CallTerms } from './job-request.ts';
+import { closedError, type CallTerms, type RowsRequest } from './job-request.ts';
 import { openLine, placed, type Line } from './line.ts';
+import type { RequestPart } from './request-record.ts';
 import { rerankRequest } from './rerank-request.ts';
 import { fleetRevision } from './revision.ts';
 import { Submitted, type Gathered } from './submitted.ts';
@@ -104,20 +98,29 @@ export class RerankCalls {
     const { line, revision } = await unlessAborted(signal, () => this.reach(model));
     const { query, documents, meta, resultTtlMs = SUBMITTED_RESULT_TTL_MS } = asked;
     const { id, placing } = placed(line, asked.jobId);
-    // whoever submits it again must ask for the very same jobs, whatever workers take then
-    const jobTexts = Math.min(this.options.jobTexts ?? 64, ROWS_EVERY_WORKER_TAKES);
     const named = `${model.name}@${revision}`;
     const call = this.callOf(line, named, { class: 'bulk', ...asked, jobId: id, resultTtlMs });
     const { requestId } = call;
-    const isOneJob = documents.length <= jobTexts;
-    const requests = [];
-    for await (const { first, items } of cutChunks(itemsOf(documents), 0, jobTexts)) {
+    const requestOf = (jobId: string, texts: readonly string[]): RowsRequest => ({
+      ...rerankRequest(jobId, query, texts, call),
+      placing,
+    });
+    const requests: RowsRequest[] = [];
+    const size = pieceSize(line, this.options.jobTexts ?? 64, documents.length);
+    for await (const piece of cutChunks(itemsOf(documents), 0, size)) {
       if (signal?.aborted === true) throw abortError(signal.reason);
-      const texts = items.map(({ text }) => text);
-      const jobId = isOneJob && first === 0 ? requestId : `${requestId}-${first}`;
-      requests.push({ ...rerankRequest(jobId, query, texts, call), placing });
+      const isOneJob = piece.first === 0 && documents.length <= piece.most;
+      const jobId = isOneJob ? requestId : `${requestId}-${pieceName(piece)}`;
+      requests.push(
+        requestOf(
+          jobId,
+          piece.items.map(({ text }) => text),
+        ),
+      );
     }
-    const cell = await line.submit({ requestId, model: named, dtype: 'f32', meta, requests }, placing, signal);
+    const cutAs = async (parts: readonly RequestPart[]): Promise<RowsRequest[]> =>
+      [...cutAgain(documents, parts)].map(({ part, texts }) => requestOf(part.jobId, texts));
+    const cell = await line.submit({ requestId, model: named, dtype: 'f32', meta, requests, cutAs }, placing, signal);
     return new Submitted(line, { id, cell, tenant: call.tenant }, OF_SCORES);
   }
 

@@ -2,7 +2,6 @@
 // want one array. What a call asked for is computed by workers; this process only tokenizes, waits and checks.
 
 import {
-  ROWS_EVERY_WORKER_TAKES,
   SUBMITTED_RESULT_TTL_MS,
   ShoalError,
   mainQueue,
@@ -18,7 +17,7 @@ import {
 } from '@shoal/contract';
 import type { CancelResult, Waiting } from '@shoal/queue';
 import { abortError } from './abort-error.ts';
-import { cutChunks, pieceName, pieceSize, type PieceSize } from './chunks.ts';
+import { cutAgain, cutChunks, pieceName, pieceSize, type PieceSize } from './chunks.ts';
 import { matrixOf, rowIdsOf } from './comparands.ts';
 import { asTextItems, rowsOf, type TextItem } from './embed-many.ts';
 import { askedOfWorkers, makeRequest, type AskedOfWorkers, type RequestTerms } from './embed-request.ts';
@@ -60,6 +59,7 @@ import type { Placing, RowsRequest } from './job-request.ts';
 import { joined } from './joined.ts';
 import { openLine, placed, type Line } from './line.ts';
 import { atHome } from './server-of.ts';
+import type { RequestPart } from './request-record.ts';
 import { RerankCalls } from './rerank-calls.ts';
 import { fleetRevision } from './revision.ts';
 import { alwaysUnit, refuseUnserved } from './unserved.ts';
@@ -228,8 +228,7 @@ export class ShoalClient {
     const { jobId, signal, ...rest } = options;
     const { id, placing } = placed(this.line, jobId);
     const asked = { class: 'bulk', resultTtlMs: SUBMITTED_RESULT_TTL_MS, ...rest } as const;
-    // whoever submits it again must ask for the very same jobs, whatever workers take then
-    const size = Math.min(this.jobTexts, ROWS_EVERY_WORKER_TAKES);
+    const size = pieceSize(this.line, this.jobTexts, texts.length);
     const terms = this.embedTerms(id, texts, asked, { size, placing });
     await this.checkWorkers(terms);
     const requests: RowsRequest[] = [];
@@ -240,7 +239,12 @@ export class ShoalClient {
     }
     const { tenant = this.options.tenant ?? 'default', meta, output } = options;
     const dtype: OutputDtype = output?.dtype ?? 'f32';
-    const request = { requestId: `${tenant}~${id}`, model: this.model, dtype, meta, requests };
+    const cutAs = async (parts: readonly RequestPart[]): Promise<RowsRequest[]> => {
+      const again: RowsRequest[] = [];
+      for (const { part, texts: own } of cutAgain(texts, parts)) again.push(await terms.requestOf(part.jobId, own));
+      return again;
+    };
+    const request = { requestId: `${tenant}~${id}`, model: this.model, dtype, meta, requests, cutAs };
     const cell = await this.line.submit(request, placing, signal);
     return new Submitted(this.line, { id, cell, tenant }, ofVectors<Dtype>());
   }

@@ -108,7 +108,7 @@ function bytesOf(array: NodeJS.TypedArray | undefined): Buffer {
   return array === undefined ? Buffer.alloc(0) : Buffer.from(array.buffer, array.byteOffset, array.byteLength);
 }
 
-test('the same id is the same request again, and a conflict with other texts or other cuts', async () => {
+test('the same id is the same request again, however it is cut, and a conflict with other texts', async () => {
   const { client, worker, name } = await setup();
   const [first, second] = await Promise.all([1, 2].map(() => client.submit(TEXTS, { jobId: 'twice' })));
   expect(await first!.result()).toMatchObject(right);
@@ -118,7 +118,11 @@ test('the same id is the same request again, and a conflict with other texts or 
     code: 'JOB_ID_CONFLICT',
   });
   const other = await connect(name, { jobTexts: 64 });
-  await expect(other.submit(TEXTS, { jobId: 'twice' })).rejects.toMatchObject({ code: 'JOB_ID_CONFLICT' });
+  const third = await other.submit(TEXTS, { jobId: 'twice' });
+  expect(await third.result()).toMatchObject(right);
+  expect(worker.rows).toBe(5);
+  for (const texts of [TEXTS.slice(1), [...TEXTS, 'more']])
+    await expect(other.submit(texts, { jobId: 'twice' })).rejects.toMatchObject({ code: 'JOB_ID_CONFLICT' });
 });
 
 test('an id that another call has is a conflict, and its job is left alone', async () => {

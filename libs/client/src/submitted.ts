@@ -51,10 +51,10 @@ export type SubmittedLine = Pick<
  * may be gone when the server loses power. May be repeated after any fault.
  */
 export async function submit(line: SubmittedLine, request: NewRequest, signal: AbortSignal | undefined): Promise<void> {
-  const { requestId, requests } = request;
+  const { requestId } = request;
   const text = JSON.stringify(recordOf(request));
   const found = await patiently(line, signal, () => line.producer.records.keep(requestId, text, RECORD_TTL_MS));
-  refuseOther(readRecord(found), requests);
+  const requests = await cutAsBefore(readRecord(found), request);
   const ours: string[] = [];
   try {
     let jobs: readonly NewJob[] = requests.map(({ job }) => job);
@@ -71,7 +71,19 @@ export async function submit(line: SubmittedLine, request: NewRequest, signal: A
   }
 }
 
-/** The id has a record already: the same request may be made again. */
+/**
+ * The id has a record already: the same request may be made again, and has the jobs that it had then, however many rows
+ * this client, or the workers that are there now, would give each. Throws JOB_ID_CONFLICT where it is another.
+ */
+async function cutAsBefore(record: RequestRecord, { requests, cutAs }: NewRequest): Promise<readonly RowsRequest[]> {
+  const { parts, rows } = record;
+  const isCutSo = parts.length === requests.length && parts.every((part, at) => part.rows === requests[at]!.rows);
+  const hasSameRows = rows === requests.reduce((sum, one) => sum + one.rows, 0);
+  const again = isCutSo || !hasSameRows ? requests : await cutAs(parts);
+  refuseOther(record, again);
+  return again;
+}
+
 function refuseOther({ parts }: RequestRecord, requests: readonly RowsRequest[]): void {
   const at = requests.findIndex(({ fingerprint }, part) => parts[part]?.fingerprint !== fingerprint);
   if (at >= 0) throw conflict(requests[at]!, parts[at]?.fingerprint ?? 'none');

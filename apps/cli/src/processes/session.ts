@@ -130,6 +130,7 @@ async function withWorker<Result>(
         cells: settings.cells,
         prefix: settings.prefix,
         payloadServers: settings.payloadServers,
+        jobTexts: settings.jobTexts,
         log: noticesOf(terminal, options),
         model,
         tokenizer,

@@ -99,7 +99,7 @@ function addIndexBuild(index: Command, terminal: Terminal): Command {
     )
     .option('--fresh', 'begin again, without the rows that an interrupted build of this name has kept')
     .option('--wait-limit <time>', WAIT_LIMIT, span);
-  addSettings(build, ['model', 'maxTokens', ...CONNECTION, 'collectionsDir', 'kernels']);
+  addSettings(build, ['model', 'maxTokens', 'jobTexts', ...CONNECTION, 'collectionsDir', 'kernels']);
   build.addHelpText('after', INDEX_EXAMPLES);
   build.action(async (name: string, files: string[], flags: BuildFlags) =>
     (await import('../commands/collections.ts')).build(terminal, name, files, flags),

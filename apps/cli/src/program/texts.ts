@@ -54,7 +54,7 @@ export function addEmbed(program: Command, terminal: Terminal): void {
     .option('--resume', 'go on with them, which happens anyhow; refused where the input cannot be read again')
     .option('--json', 'report as JSON on standard output, also where the run was interrupted; needs -o FILE')
     .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
+  addSettings(command, ['model', 'maxTokens', 'jobTexts', ...CONNECTION]);
   command.addHelpText('after', EMBED_EXAMPLES);
   command.action(async (files: string[], flags: EmbedFlags) =>
     (await import('../commands/embed.ts')).embed(terminal, files, flags),
@@ -172,7 +172,7 @@ export function addRerank(program: Command, terminal: Terminal): void {
     .option('--wait-limit <time>', WAIT_LIMIT, span)
     .option('--json', 'JSON lines on standard output: rank, score, index, id, file, line and text')
     .option('-q, --quiet', 'no progress and no notes; errors only');
-  addSettings(command, ['model', 'maxTokens', ...CONNECTION]);
+  addSettings(command, ['model', 'maxTokens', 'jobTexts', ...CONNECTION]);
   command.addHelpText('after', RERANK_EXAMPLES);
   command.action(async (question: string, files: string[], flags: RerankFlags) =>
     (await import('../commands/rerank.ts')).rerank(terminal, question, files, flags),

@@ -20,7 +20,7 @@ import { BatchParts, type PartTiming } from './batch-parts.ts';
 import type { BatchStore } from './batch-store.ts';
 import { rowsOf, tokensOf, type Call, type CallAnswer, type Calls } from './calls.ts';
 import type { Held } from './held.ts';
-import { JOB_ROWS, type InFlight } from './in-flight.ts';
+import type { InFlight } from './in-flight.ts';
 import { linesOf, type TextLine } from './jsonl.ts';
 import type { PartClients } from './part-clients.ts';
 import { LineCutter, planOf, takersOf } from './part-plan.ts';
@@ -300,9 +300,10 @@ export class BatchRun {
   private async askLines(ended: AbortSignal, signal: AbortSignal, parts: BatchParts | undefined): Promise<void> {
     const { progress, endpoint } = this.held.record;
     const { calls, log } = this.parts;
+    const { jobRows } = this.parts.inFlight;
     const lines = ended.aborted ? undefined : await this.lines(progress);
     if (lines === undefined && !ended.aborted) throw new Error('the input file of the batch is gone');
-    const shardLines = parts === undefined ? SHARD_LINES : PART_SHARD_LINES;
+    const shardLines = Math.max(jobRows, parts === undefined ? SHARD_LINES : PART_SHARD_LINES);
     let shard = new Shard(progress.shards);
     let group: Group | undefined;
     const open: Promise<void>[] = [];
@@ -335,7 +336,7 @@ export class BatchRun {
       else if (call !== undefined && (entry.answer = await parts?.answerOf(line.number, call)) === undefined) {
         const key = calls.groupOf(call);
         if (group !== undefined && !group.takes(key, call)) await flush();
-        (group ??= new Group(key)).add(entry, call);
+        (group ??= new Group(key, jobRows)).add(entry, call);
         shard.rows += rowsOf(call);
         if (key === undefined) await flush();
       }
@@ -547,13 +548,15 @@ class Group {
   readonly calls: Call[] = [];
   rows = 0;
   private readonly key: string | undefined;
+  private readonly mostRows: number;
 
-  constructor(key: string | undefined) {
+  constructor(key: string | undefined, mostRows: number) {
     this.key = key;
+    this.mostRows = mostRows;
   }
 
   takes(key: string | undefined, call: Call): boolean {
-    return key !== undefined && key === this.key && this.rows + rowsOf(call) <= JOB_ROWS;
+    return key !== undefined && key === this.key && this.rows + rowsOf(call) <= this.mostRows;
   }
 
   add(entry: Entry, call: Call): void {

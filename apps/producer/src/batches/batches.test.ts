@@ -18,7 +18,9 @@ import { NotFoundError, OpenAI, toFile } from 'openai';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Tokenizer } from '@shoal/core';
 import { simulatedVector } from '@shoal/core/sim';
+import { keySpace, mainQueue } from '@shoal/contract';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
+import { closeConnection, openConnection } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import { parseMetrics } from '@shoal/ops/testing';
 import { createProducer, type Producer } from '../producer.ts';
@@ -48,14 +50,7 @@ beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'shoal-batches-'));
   model = await openModel(MODEL, { cacheDir: folder });
   tokenizer = await openTokenizer(model);
-  worker = await startProcess('gpu-worker', {
-    SHOAL_REDIS_URL: server.url,
-    SHOAL_PREFIX: PREFIX,
-    SHOAL_MODEL: MODEL,
-    SHOAL_CACHE_DIR: folder,
-    SHOAL_DEVICE: 'sim:8000',
-    SHOAL_SIM_SERVES: 'model',
-  });
+  worker = await startProcess('gpu-worker', workerEnvironment());
   hooks = createServer(async (request, answer) => {
     told.push({ body: await text(request), headers: request.headers as Record<string, string> });
     answer.end();
@@ -71,6 +66,17 @@ afterAll(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
+function workerEnvironment(): Record<string, string> {
+  return {
+    SHOAL_REDIS_URL: server.url,
+    SHOAL_PREFIX: PREFIX,
+    SHOAL_MODEL: MODEL,
+    SHOAL_CACHE_DIR: folder,
+    SHOAL_DEVICE: 'sim:8000',
+    SHOAL_SIM_SERVES: 'model',
+  };
+}
+
 function options(change: Partial<BatchSettings> = {}, prefix = PREFIX): Parameters<typeof createProducer>[0] {
   return producerOptions({
     redisUrl: server.url,
@@ -79,6 +85,19 @@ function options(change: Partial<BatchSettings> = {}, prefix = PREFIX): Paramete
     tokenizer,
     batches: batchSettings(join(folder, 'batches'), { webhooks: { secret: SECRET, allowsPrivate: true }, ...change }),
   });
+}
+
+/** Rows of the jobs under a prefix that are done, as they were put on the queue. */
+async function rowsOfJobs(prefix: string): Promise<number[]> {
+  const connection = openConnection({ url: server.url, name: 'test' });
+  try {
+    const [keys, queue] = [keySpace(prefix), mainQueue(MODEL)];
+    const ids = await connection.zrange(keys.job(queue, 'completed'), '0', '-1');
+    const data = await Promise.all(ids.map((id) => connection.hget(keys.job(queue, id), 'data')));
+    return data.map((job) => Number(JSON.parse(job!).input?.rows ?? JSON.parse(job!).texts.length));
+  } finally {
+    await closeConnection(connection);
+  }
 }
 
 function clientOf({ url }: Producer): OpenAI {
@@ -581,3 +600,30 @@ test('a file that a batch reads is kept until it has ended', async () => {
     await idle.stop();
   }
 });
+
+test('jobTexts of 1,024 makes jobs of as many lines, and of as many inputs, and names the input at fault', async () => {
+  const prefix = '{batches-large}';
+  const large = await createProducer({
+    ...options({ jobsInFlight: 64, jobTexts: 1_024 }, prefix),
+    jobTexts: 1_024,
+  });
+  const own = await startProcess('gpu-worker', { ...workerEnvironment(), SHOAL_PREFIX: prefix });
+  try {
+    const client = clientOf(large);
+    const texts = Array.from({ length: 1_100 }, (_, at) => `text ${at}`);
+    const inputs = texts.map((input, at) => line(`${at}`, { model: MODEL, input }));
+    const batch = await ended((await begun(inputs, {}, client)).id, client);
+    expect(batch.request_counts).toEqual({ total: 1_100, completed: 1_100, failed: 0 });
+    expect((await rowsOfJobs(prefix)).toSorted((a, b) => b - a)).toEqual([1_024, 76]);
+    const { data } = await client.embeddings.create({ model: MODEL, input: texts });
+    expect(data.map(({ index }) => index)).toEqual([...texts.keys()]);
+    expect((await rowsOfJobs(prefix)).toSorted((a, b) => b - a)).toEqual([1_024, 1_024, 76, 76]);
+    const long = texts.with(1_050, 'long '.repeat(2_000));
+    await expect(client.embeddings.create({ model: MODEL, input: long })).rejects.toMatchObject({
+      param: 'input[1050]',
+    });
+  } finally {
+    await own.stop();
+    await large.stop();
+  }
+}, 120_000);

@@ -37,6 +37,8 @@ export interface BatchSettings {
   readonly jobsInFlight: number;
   /** Lines of a part of a batch that workers read by themselves; 0: they read none. */
   readonly partLines: number;
+  /** Rows of a job. Default 64. */
+  readonly jobTexts?: number | undefined;
   readonly webhooks: WebhookOptions;
   /** For tests. */
   readonly leaseMs?: number | undefined;
@@ -71,11 +73,11 @@ export class Batches {
     this.settings = settings;
     this.store = new BatchStore(storage);
     this.calls = calls;
-    const { webhooks, jobsInFlight, maxLines, partLines: lines, partTiming, leaseMs, lookMs } = settings;
+    const { webhooks, jobsInFlight, jobTexts, maxLines, partLines: lines, partTiming, leaseMs, lookMs } = settings;
     const { store, keptSeconds } = this;
     this.counts = new BatchCounts(metrics);
     const { counts } = this;
-    const limits = { jobsInFlight, maxLines, keptSeconds, leaseMs, lookMs };
+    const limits = { jobsInFlight, jobTexts, maxLines, keptSeconds, leaseMs, lookMs };
     const partsOf = lines === 0 ? undefined : { clients, lines, ...(partTiming && { timing: partTiming }) };
     this.runner = new Runner({ store, calls, allowances, counts, webhooks, partsOf, ...limits, log });
   }

@@ -118,6 +118,24 @@ describe('requests for vectors', () => {
     ]);
   });
 
+  test('of a large job are asked again in pieces of 64 before the one at fault is found', async () => {
+    const tooLong = new ShoalError('INPUT_TOO_LONG', 'too long', { jobId: 'acme~x-1024x1024', row: 3 });
+    const { calls, asked } = callsWith(({ texts }) => (texts.includes('long') ? tooLong : undefined));
+    const all = await Promise.all(Array.from({ length: 200 }, (_, at) => embedding(calls, at === 70 ? 'long' : 'a')));
+    const answers = await calls.answer(all, TERMS);
+    expect(answers.flatMap((answer, at) => ('problem' in answer ? [at] : []))).toEqual([70]);
+    expect(asked.map(({ texts }) => texts.length).toSorted((a, b) => b - a)).toEqual([
+      200,
+      64,
+      64,
+      64,
+      8,
+      ...Array(64).fill(1),
+    ]);
+    const [whole] = await calls.answer([await embedding(calls, ['a', 'long'])], TERMS);
+    expect(whole).toMatchObject({ problem: { facts: { param: 'input[1027]' } } });
+  });
+
   test.each(['QUEUE_UNREACHABLE', 'QUEUE_REFUSES_WRITES', 'NOT_SERVED', 'RESULT_EXPIRED', 'CANCELLED'] as const)(
     'are not at fault for %s: it passes',
     async (code) => {

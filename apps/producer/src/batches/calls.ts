@@ -1,9 +1,9 @@
 // One request of a batch or a job: its body checked as the route of its endpoint does, and answered by the queue as bulk
-// work of its tenant. Requests for vectors on equal terms go into one job; where that fails, each is asked alone, so
+// work of its tenant. Requests for vectors on equal terms go into one job; where that fails, each is asked alone in the end, so
 // that an error is that of the request at fault. Knows no files and no leases.
 
 import { isShoalError, type ErrorCode, type Trace } from '@shoal/contract';
-import type { EmbedResult } from '@shoal/client';
+import { firstRowOf, type EmbedResult } from '@shoal/client';
 import { tenantOf } from '../access/caller.ts';
 import type { Catalogue } from '../catalogue.ts';
 import { checkModel, parseEmbeddingsRequest, type EmbeddingsRequest, type ServedModel } from '../embeddings-request.ts';
@@ -56,6 +56,9 @@ export type CallAnswer = { readonly body: object; readonly tokens: number } | { 
 
 /** Results lie so long for whoever starts again, in milliseconds. */
 const RESULT_TTL_MS = 24 * 3_600_000;
+
+/** What fails together is asked again in pieces of so many, before each is asked alone. */
+const SMALL_GROUP = 64;
 
 /** What is wrong with the queue or its workers, and not with a request: it is asked again later. */
 const NOT_OF_THE_REQUEST: ReadonlySet<ErrorCode> = new Set<ErrorCode>([
@@ -147,8 +150,11 @@ export class Calls {
       if (isShoalError(error, 'JOB_ID_CONFLICT') && !terms.id.endsWith('.again'))
         return this.answer(calls, { ...terms, id: `${terms.id}.again` });
       if (calls.length === 1) return [{ problem: toProblem(error) }];
-      const alone = calls.map((call, at) => this.answer([call], { ...terms, id: `${terms.id}.${at}` }));
-      return (await Promise.all(alone)).flat();
+      const size = calls.length > SMALL_GROUP ? SMALL_GROUP : 1;
+      const parts = Array.from({ length: Math.ceil(calls.length / size) }, (_, at) =>
+        this.answer(calls.slice(at * size, (at + 1) * size), { ...terms, id: `${terms.id}.${at}` }),
+      );
+      return (await Promise.all(parts)).flat();
     }
   }
 
@@ -230,8 +236,7 @@ function withInput(error: unknown, maxTokens: number): unknown {
   if (!isShoalError(error, 'INPUT_TOO_LONG')) return error;
   const { jobId, row } = error.fields;
   if (typeof row !== 'number') return error;
-  const first = Number(/-(\d+)$/.exec(String(jobId))?.[1] ?? 0);
-  return tooLong(first + row, undefined, maxTokens);
+  return tooLong(firstRowOf(String(jobId)) + row, undefined, maxTokens);
 }
 
 /** Answers do not show that they are those of a trial. */

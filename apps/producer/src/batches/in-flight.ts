@@ -1,7 +1,7 @@
-// How much of all batches and jobs is on the queue at a time: so many jobs of 64 rows, first come, first served.
+// How much of all batches and jobs is on the queue at a time: so many times 64 rows, first come, first served.
 
-/** Rows that one job of the queue has. */
-export const JOB_ROWS = 64;
+/** Rows of one piece of the room. */
+const ROOM_ROWS = 64;
 
 interface Waiting {
   readonly jobs: number;
@@ -9,17 +9,20 @@ interface Waiting {
 }
 
 export class InFlight {
+  /** Rows that one job of the queue may have. */
+  readonly jobRows: number;
   private readonly most: number;
   private used = 0;
   private readonly waiting: Waiting[] = [];
 
-  constructor(most: number) {
+  constructor(most: number, jobRows = ROOM_ROWS) {
+    this.jobRows = jobRows;
     this.most = most;
   }
 
   /** Room for so many rows, or for all there is where that is less. The returned function gives it back, once. */
   async enter(rows: number, signal: AbortSignal): Promise<() => void> {
-    const jobs = Math.min(this.most, Math.max(1, Math.ceil(rows / JOB_ROWS)));
+    const jobs = Math.min(this.most, Math.max(1, Math.ceil(rows / ROOM_ROWS)));
     if (this.waiting.length > 0 || this.used + jobs > this.most) await this.turn(jobs, signal);
     else this.used += jobs;
     let isBack = false;

@@ -22,8 +22,10 @@ export interface RunnerOptions {
   readonly allowances: Pick<Allowances, 'wait' | 'spentBy'>;
   readonly counts: BatchCounts;
   readonly webhooks: WebhookOptions;
-  /** Jobs of the queue, of 64 rows, that all batches and jobs of this process may have there. */
+  /** Times 64 rows that all batches and jobs of this process may have there. */
   readonly jobsInFlight: number;
+  /** Rows of a job. Default 64. */
+  readonly jobTexts?: number | undefined;
   readonly maxLines: number;
   readonly partsOf?: BatchRunParts['partsOf'];
   /** How long batches, jobs and their outputs are kept after their end; undefined: for good. */
@@ -62,8 +64,8 @@ export class Runner {
 
   constructor(options: RunnerOptions) {
     this.options = options;
-    const { jobsInFlight, leaseMs = LEASE_MS, log } = options;
-    this.inFlight = new InFlight(jobsInFlight);
+    const { jobsInFlight, jobTexts, leaseMs = LEASE_MS, log } = options;
+    this.inFlight = new InFlight(jobsInFlight, jobTexts);
     options.counts.watch(() => [...this.heldBatches].map(({ record }) => record.status));
     this.lease = { owner: `${hostname()}-${process.pid}-${randomUUID().slice(0, 8)}`, leaseMs, log };
   }

@@ -426,6 +426,12 @@ export const settingsSchema = z.strictObject({
   requestTimeoutMs: durationMs(1_000, 3_600_000)
     .default(60_000)
     .describe('How long an HTTP request waits for its vectors before it is answered with 503.'),
+  jobTexts: count(1, 1_024)
+    .default(64)
+    .describe(
+      'Texts of a job that commands and HTTP make. More than 256 only while all live workers of the model take them, else 256: ' +
+        'larger jobs cost the queue server less a text, and answer later.',
+    ),
   maxOpenRequests: count(1, 65_536)
     .default(256)
     .describe(
@@ -492,7 +498,7 @@ export const settingsSchema = z.strictObject({
     ),
   batchJobsInFlight: count(1, 4_096)
     .default(64)
-    .describe('Jobs of up to 64 rows that all batches and jobs of one HTTP process have on the queue at a time.'),
+    .describe('Times 64 rows that all batches and jobs of one HTTP process have on the queue at a time.'),
   batchRetentionDays: count(0, 3_650)
     .default(30)
     .describe('How long files are kept, and batches and jobs after their end; 0: until they are deleted.'),
