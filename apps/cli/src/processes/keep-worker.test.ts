@@ -64,6 +64,18 @@ describe('the keeper of a worker', () => {
     expect(started.length).toBe(before);
   });
 
+  test('can be stopped while it asks a queue server that is away', async () => {
+    const asked = Promise.withResolvers<void>();
+    const before = started.length;
+    const keeper = keeperOf('works.mjs', () => {
+      asked.resolve();
+      return new Promise<never>(() => undefined);
+    });
+    await asked.promise;
+    await keeper.stop();
+    expect(started.length).toBe(before);
+  });
+
   test('starts one when nobody does, and leaves nothing behind', async () => {
     const first = Promise.withResolvers<number>();
     const keeper = keeperOf('works.mjs', async () => 0, first.resolve);

@@ -21,6 +21,7 @@ import { ERROR_CODES, ShoalError, invariant, type ErrorCode, type Failure } from
 import { descriptorFailure, programFile } from '@shoal/core/base';
 import { KeptProcess, type AfterDeath } from '@shoal/ops/kept-process';
 import { PARENT_TELLS, SILENT_FOR, watchSigns } from '@shoal/ops/signs-of-life';
+import { untilAborted } from '../input/until-aborted.ts';
 
 const WATCH_MS = 1_000;
 const FIRST_PAUSE_MS = 250;
@@ -84,16 +85,16 @@ export class WorkerKeeper {
   /** Starts a worker as soon as nobody serves the queue. Gives its end, or undefined when it was stopped before. */
   async #runOne(stopping: AbortSignal): Promise<Ending | undefined> {
     // A worker of ours that just died counts as alive for some seconds more; it is replaced without asking.
-    while (!this.#hasLostOne && (await this.#isServed()) && !stopping.aborted) await pause(WATCH_MS, stopping);
+    while (!this.#hasLostOne && (await this.#isServed(stopping)) && !stopping.aborted) await pause(WATCH_MS, stopping);
     if (stopping.aborted) return undefined;
     this.#hasLostOne = false;
     this.#options.onStart(++this.#starts);
     return lifeOf(this.#options.startWorker(), stopping);
   }
 
-  /** A server that does not answer now is the client's business, which waits for it or gives up. */
-  async #isServed(): Promise<boolean> {
-    return this.#options.countWorkers().then(
+  /** A server that does not answer now is the client's business, which waits for it or gives up; who stops does not. */
+  async #isServed(stopping: AbortSignal): Promise<boolean> {
+    return untilAborted(this.#options.countWorkers(), stopping).then(
       (count) => count > 0,
       () => true,
     );
