@@ -9,7 +9,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 // They start many processes, or last long: together they took a twelfth of what all tests take.
 if (!isNightly)
   console.warn(
-    'http, rolling, cells, parts, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
+    'http, rolling, cells, parts, batch-parts, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
   );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
@@ -116,6 +116,11 @@ test.skipIf(!isNightly)(
     });
   },
 );
+
+test.skipIf(!isNightly)('batch-parts: a batch has the same output by parts as by the queue', async () => {
+  const sizes = ['--lines', '6000', '--part-lines', '2000', '--report'];
+  expect(await runBench('queue/batch-parts', ...sizes)).toMatchObject({ outputs_same: 1 });
+});
 
 test.skipIf(!isNightly)('rolling: four workers are replaced under load and no job fails', async () => {
   const load = ['--texts', '200', '--interactive', '20', '--seconds', '1', '--rounds', '1'];
