@@ -1,22 +1,25 @@
-// What a row of a part costs each thread of the executor, on a simulated device that is never the limit: the ragged corpus
-// as lines of JSON or as Parquet with all its columns, in parts, through `shoal embed IN -o OUT/`. One H200 takes a
-// ragged text in 5.5 µs, so a thread that needs more than that a row, and is the only one of its kind, is the limit.
+// What a row of a part costs each thread of the executor: the ragged corpus as lines of JSON, or as Parquet with ids and
+// texts, in parts of all its texts. The simulated device is slow enough for its micro-batches to be full, as those of a
+// GPU are, because small ones cost more a row. One H200 takes a ragged text in 5.5 µs, so a thread that needs more than
+// that a row, and is the only one of its kind, is the limit there.
 //
-//   node --conditions=@shoal/source bench/queue/part-threads.ts [--format jsonl|parquet] [--copies 4] [--part-copies 1]
-//     [--tokens-per-ms 100000] [--threads 2] [--profile FOLDER]
+//   node --conditions=@shoal/source bench/queue/part-threads.ts [--format jsonl|parquet] [--parts 4] [--tokens-per-ms 700]
+//     [--threads 2] [--profile FOLDER]
 //
-// Prints one JSON line: µs of CPU a row for the main thread and for the others by their kind, from the first row to the
-// last, and texts/s. --profile: CPU profiles of all threads go there. Linux only: it reads /proc.
+// Prints one JSON line: µs of CPU a row, of the main thread and of the others, from the first row that was written to the
+// last, texts/s, and digests of the objects. --profile: CPU profiles of all threads go there. Linux only: it reads /proc.
 
-import { fork, spawn } from 'node:child_process';
+import { fork } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { PART_JOB, partId, partJobData, partsQueue, type Part } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
 import { programOf } from '@shoal/core/testing';
-import { openModel } from '@shoal/models';
+import { openModel, type StoredModel } from '@shoal/models';
+import { JobProducer } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
 import { openEncoder } from '../../apps/cli/src/output/row-encoder.ts';
 import { readArguments } from '../rig/arguments.ts';
@@ -25,37 +28,71 @@ import { raggedCorpus } from '../rig/ragged-corpus.ts';
 
 const args = readArguments(import.meta.url, {
   format: { type: 'string', default: 'jsonl' },
-  copies: { type: 'string', default: '4' },
-  'part-copies': { type: 'string', default: '1' },
-  'tokens-per-ms': { type: 'string', default: '100000' },
+  parts: { type: 'string', default: '4' },
+  'tokens-per-ms': { type: 'string', default: '700' },
   threads: { type: 'string', default: '2' },
   profile: { type: 'string', default: '' },
 });
 const MODEL = 'minilm';
-const TEXTS = 25_600;
+const SERVED = `${MODEL}-sim`;
+/** Twelve row groups of the encoder. */
+const TEXTS = 24_576;
+const GROUPS = 12;
+const PARTS = Number(args.parts);
 const METRICS_PORT = 19_474;
 const cacheDir = cacheFolder(process.env['SHOAL_CACHE_DIR']);
 const folder = mkdtempSync(join(tmpdir(), 'shoal-part-threads-'));
 
-async function writeInput(): Promise<string> {
-  const { folder: model } = await openModel(MODEL, { cacheDir });
-  const texts = raggedCorpus(join(model, 'tokenizer.json'), TEXTS).map(({ text }) => text);
-  const path = join(folder, `in.${args.format}`);
-  if (args.format === 'jsonl') {
-    const lines = texts.map((text) => `${JSON.stringify({ text })}\n`).join('');
-    for (let copy = 0; copy < Number(args.copies); copy++) writeFileSync(path, lines, { flag: 'a' });
-    return path;
-  }
+const input = join(folder, `in.${args.format}`);
+
+/** The parts of the file that it writes. */
+async function writeInput(model: StoredModel): Promise<Part[]> {
+  const texts = raggedCorpus(join(model.folder, 'tokenizer.json'), TEXTS).map(({ text }) => text);
+  const write = (bytes: Buffer): void => writeFileSync(input, bytes, { flag: 'a' });
+  const lines = Buffer.from(texts.map((text) => `${JSON.stringify({ text })}\n`).join(''));
+  if (args.format === 'jsonl') for (let part = 0; part < PARTS; part++) write(lines);
+  else await writeGroups(texts, write);
+  const { size, mtimeMs } = statSync(input);
+  return Array.from({ length: PARTS }, (_, number) => ({
+    run: '0'.repeat(16),
+    number,
+    of: PARTS,
+    source: { kind: 'file', path: input, bytes: size, modifiedMs: mtimeMs },
+    format: args.format === 'jsonl' ? 'jsonl' : 'parquet',
+    range:
+      args.format === 'jsonl'
+        ? {
+            kind: 'bytes',
+            from: number * lines.length,
+            to: (number + 1) * lines.length,
+            firstLine: 1 + number * TEXTS,
+            lines: TEXTS,
+          }
+        : { kind: 'groups', from: number * GROUPS, to: (number + 1) * GROUPS, firstRow: number * TEXTS, rows: TEXTS },
+    onError: 'fail',
+    output: {
+      kind: 'folder',
+      folder,
+      stem: 'part',
+      format: 'parquet',
+      dtype: 'f32',
+      hasIds: false,
+      carries: args.format === 'parquet',
+    },
+    model: { name: `${SERVED}@${model.revision}`, truncate: 'end' },
+  }));
+}
+
+async function writeGroups(texts: readonly string[], write: (bytes: Buffer) => void): Promise<void> {
   const encoder = await openEncoder({ format: 'parquet', dims: 1, hasIds: true, withText: true, vectorField: 'old' });
-  writeFileSync(path, encoder.head(0));
-  for (let copy = 0; copy < Number(args.copies); copy++) {
-    const records = texts.map((text, row) => ({ id: `r${copy * TEXTS + row}`, text, index: copy * TEXTS + row }));
-    const block = { records, dims: 1, vectors: new Float32Array(TEXTS), position: (copy + 1) * TEXTS };
-    for await (const { bytes } of encoder.encode(block)) writeFileSync(path, bytes, { flag: 'a' });
+  write(encoder.head(0));
+  for (let part = 0; part < PARTS; part++) {
+    const records = texts.map((text, row) => ({ id: `r${part * TEXTS + row}`, text, index: part * TEXTS + row }));
+    const block = { records, dims: 1, vectors: new Float32Array(TEXTS), position: (part + 1) * TEXTS };
+    for await (const { bytes } of encoder.encode(block)) write(bytes);
   }
-  for await (const { bytes } of encoder.flush()) writeFileSync(path, bytes, { flag: 'a' });
-  writeFileSync(path, encoder.tail(), { flag: 'a' });
-  return path;
+  for await (const { bytes } of encoder.flush()) write(bytes);
+  write(encoder.tail());
 }
 
 /** ms of CPU of each thread, by its number, with its name. */
@@ -74,9 +111,8 @@ async function rowsNow(): Promise<number> {
   return [...text.matchAll(/^shoal_part_rows_total\{?[^ ]* (\S+)$/gm)].reduce((sum, [, rows]) => sum + Number(rows), 0);
 }
 
-const input = await writeInput();
-const out = join(folder, 'out');
-mkdirSync(out);
+const model = await openModel(MODEL, { cacheDir });
+const parts = await writeInput(model);
 const server = await startTestServer({ topology: 'single' });
 try {
   const environment = {
@@ -92,7 +128,6 @@ try {
     env: {
       ...environment,
       SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`,
-      SHOAL_SIM_SERVES: 'model',
       SHOAL_MAX_TOKENS: '512',
       SHOAL_MAX_PADDED_TOKENS: '65536',
       SHOAL_MAX_ROWS: '16384',
@@ -106,36 +141,33 @@ try {
   });
   await once(worker, 'message');
   const [executor] = childrenOf(worker.pid!);
-  const cli = programOf('cli');
-  const words = ['embed', input, '-o', `${out}/`, '--part-rows', `${Number(args['part-copies']) * TEXTS}`, '--json'];
-  const command = spawn(process.execPath, [...cli.execArgv, cli.main, ...words], {
-    env: environment,
-    stdio: ['ignore', 'ignore', 2],
-  });
-  const ended = once(command, 'close');
-  while ((await rowsNow()) === 0 && command.exitCode === null) await sleep(20);
+  const producer = await JobProducer.connect({ redisUrl: server.url, queue: partsQueue(SERVED) });
+  await producer.add(
+    parts.map((part) => ({ jobId: partId(part), name: PART_JOB, data: partJobData(part), mayLieBeside: false })),
+  );
+  await producer.close();
+  while ((await rowsNow()) === 0) await sleep(20);
   const [before, startedMs, first] = [threadsOf(executor!), performance.now(), await rowsNow()];
-  const all = Number(args.copies) * TEXTS;
   const seen = new Map<string, number>();
   let rows = first;
-  while (rows < all && command.exitCode === null) {
-    await sleep(20);
+  while (rows < PARTS * TEXTS) {
+    await sleep(100);
     rows = await rowsNow();
     for (const [thread, ms] of threadsOf(executor!)) seen.set(thread, ms);
   }
   const ms = performance.now() - startedMs;
-  const [code] = (await ended) as [number | null];
-  if (code !== 0 || rows !== all) throw new Error(`shoal embed ended with ${String(code)} after ${rows} rows`);
   const threads = [...seen]
     .map(([thread, cpu]) => ({ thread, us: (1_000 * (cpu - (before.get(thread) ?? 0))) / (rows - first) }))
     .filter(({ us }) => us > 0.05)
     .toSorted((a, b) => b.us - a.us);
-  const list = JSON.parse(readFileSync(join(out, 'part.manifest.json'), 'utf8')).list as { sha256: string }[];
+  const manifest = join(folder, 'part.manifest.json');
+  while (!existsSync(manifest)) await sleep(20);
+  const list = JSON.parse(readFileSync(manifest, 'utf8')).list as { sha256: string }[];
   process.stdout.write(
     `${JSON.stringify({
       bench: 'part-threads',
       format: args.format,
-      rows: all,
+      rows,
       textsPerSecond: Math.round((1_000 * (rows - first)) / ms),
       microsPerRow: threads.map(({ thread, us }) => `${thread.split(':')[0]} ${us.toFixed(2)}`),
       sha256: list.map(({ sha256 }) => sha256.slice(0, 8)).join(' '),

@@ -44,8 +44,8 @@ export async function executorProcess<
   });
   const tell = (message: FromExecutorProcess): void => {
     batcher.add([message]);
-    // who is at the device has to be known before it can end this process
-    if (message.kind === 'began') batcher.flush();
+    // who is at the device has to be known before it can end this process; rows of parts are nobody's suspects
+    if (message.kind === 'began' && message.jobIds.length > 0) batcher.flush();
   };
   /**
    * Ends the process once the last message is on its way. Nothing runs at the device by now; what else is open does not

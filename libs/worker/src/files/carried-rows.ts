@@ -10,6 +10,7 @@ import { MODEL_KEY } from '@shoal/similarity/model-key';
 import { ARROW_SCHEMA, withVectorColumn } from './arrow-schema.ts';
 import { MAGIC, readAt, refused } from './footer.ts';
 import {
+  bytesOf,
   chunkStruct,
   flatColumn,
   footerBytes,
@@ -189,9 +190,10 @@ export class CarriedEncoder implements RowEncoder {
     const { dims, dtype = 'f32' } = this.#form;
     const there = this.#there;
     const encoded = encodeVectors(this.#vectors.subarray(0, there * dims), there, dims, dtype);
-    const { bytes, ...facts } = vectorPage(encoded, nulls, dtype);
+    const page = vectorPage(encoded, nulls, dtype);
+    const bytes = bytesOf([page]);
     if (encoded.scales !== undefined) await this.#scales?.add(this.#written, encoded.scales, nulls);
-    this.#count(group, { ...facts, bytes: bytes.length }, nulls.length);
+    this.#count(group, page, nulls.length);
     [this.#nulls, this.#there] = [[], 0];
     yield { bytes, rows: there, position: this.#position };
     yield* this.#copy();
@@ -254,7 +256,7 @@ export class CarriedEncoder implements RowEncoder {
   /** The scales of a row group, whose vectors are the last that were written. */
   #endScales(group: Group, scales: ScaleSpool): Buffer {
     const pages = [...scales.take(PAGE_ROWS)].map(({ values, isNull }) => optionalFloats(values, isNull));
-    const bytes = Buffer.concat(pages.map((page) => page.bytes));
+    const bytes = bytesOf(pages);
     const rawBytes = pages.reduce((sum, page) => sum + page.rawBytes, 0);
     group.scales = { at: this.#bytes, bytes: bytes.length, rawBytes, values: group.rows };
     this.#bytes += bytes.length;

@@ -29,9 +29,10 @@ const RLE = 3;
 const DATA_PAGE = 0;
 export const CODEC = { none: 0, gzip: 2 } as const;
 
-/** A page with its header. */
+/** A page with its header, in pieces that are views of what it was made of. */
 export interface Page {
-  readonly bytes: Buffer;
+  readonly pieces: readonly Buffer[];
+  readonly bytes: number;
   readonly values: number;
   /** What it would be without compression, header included. */
   readonly rawBytes: number;
@@ -88,13 +89,13 @@ export function plainStrings(strings: readonly Buffer[]): Buffer {
 }
 
 function page(parts: readonly Buffer[], count: number, codec: number): Page {
-  const raw = Buffer.concat(parts);
-  const body = codec === CODEC.gzip ? zlib.gzipSync(raw, { level: 1 }) : raw;
+  const raw = lengthOf(parts);
+  const body = codec === CODEC.gzip ? [zlib.gzipSync(Buffer.concat(parts), { level: 1 })] : parts;
   const header = writeStruct(
     new Map([
       [1, i32(DATA_PAGE)],
-      [2, i32(raw.length)],
-      [3, i32(body.length)],
+      [2, i32(raw)],
+      [3, i32(lengthOf(body))],
       [
         5,
         struct([
@@ -106,7 +107,17 @@ function page(parts: readonly Buffer[], count: number, codec: number): Page {
       ],
     ]),
   );
-  return { bytes: Buffer.concat([header, body]), values: count, rawBytes: header.length + raw.length };
+  const pieces = [header, ...body];
+  return { pieces, bytes: lengthOf(pieces), values: count, rawBytes: header.length + raw };
+}
+
+function lengthOf(parts: readonly Buffer[]): number {
+  return parts.reduce((sum, part) => sum + part.length, 0);
+}
+
+/** Pages one after the other. */
+export function bytesOf(pages: readonly Page[]): Buffer {
+  return Buffer.concat(pages.flatMap(({ pieces }) => pieces));
 }
 
 /** The most that a header of ours has. */

@@ -6,6 +6,7 @@ import { MODEL_KEY } from '@shoal/similarity/model-key';
 import { MAGIC } from './footer.ts';
 import {
   HEADER_BYTES,
+  bytesOf,
   chunkStruct,
   flatColumn,
   footerBytes,
@@ -98,11 +99,9 @@ export class ParquetEncoder implements RowEncoder {
     const pages = this.#pagesOf(rows);
     this.#keep(
       rows.length,
-      pages.map(({ bytes, rawBytes, values }) => ({ bytes: bytes.length, rawBytes, values })),
+      pages.map(({ bytes, rawBytes, values }) => ({ bytes, rawBytes, values })),
     );
-    return [
-      { bytes: Buffer.concat(pages.map(({ bytes }) => bytes)), rows: rows.length, position: rows.at(-1)!.position },
-    ];
+    return [{ bytes: bytesOf(pages), rows: rows.length, position: rows.at(-1)!.position }];
   }
 
   tail(): Buffer {

@@ -3,8 +3,8 @@
 // last name the object comes only after it was committed.
 //
 // A checkpoint is a small file beside, `<name>.checkpoint`, written anew each time: which file it is about, so many of its
-// bytes, and how much of the part they hold. It is written behind a sync of these bytes. A claim that lost its lease may
-// write one, too: what it says is as true as any other.
+// bytes, and how much of the part they hold. It is written behind a sync of these bytes, while more are written behind
+// them. A claim that lost its lease may write one, too: what it says is as true as any other.
 
 import { createHash, type Hash } from 'node:crypto';
 import { open, readFile, rename, rm, stat, writeFile, type FileHandle } from 'node:fs/promises';
@@ -73,6 +73,9 @@ export class PartObject {
   #synced: { readonly bytes: number; readonly atMs: number };
   /** Where nothing was held back in the encoder last. */
   #even: Reached;
+  /** The checkpoint that is being written; what it failed with is thrown by who waits for it. */
+  #checkpointing: Promise<void> | undefined;
+  #hasFailed = false;
 
   private constructor(
     options: PartObjectOptions,
@@ -130,7 +133,22 @@ export class PartObject {
     const { clock, checkpointMs = CHECKPOINT_MS } = this.#options;
     const isDue =
       this.#bytes - this.#synced.bytes >= CHECKPOINT_BYTES || clock.nowMs() - this.#synced.atMs >= checkpointMs;
-    if (isDue) await this.#checkpoint();
+    if (this.#hasFailed) await this.#checkpointing;
+    if (isDue) this.#checkpointing ??= this.#beginCheckpoint();
+  }
+
+  #beginCheckpoint(): Promise<void> {
+    const written = this.#checkpoint().then(
+      () => {
+        this.#checkpointing = undefined;
+      },
+      (error: unknown) => {
+        this.#hasFailed = true;
+        throw error;
+      },
+    );
+    written.catch(() => undefined); // thrown by the next write, or by the end
+    return written;
   }
 
   /** Whole, and synced to the disk; not committed. */
@@ -138,6 +156,7 @@ export class PartObject {
     const { part, token } = this.#options;
     await this.#appendAll(this.#encoder.flush());
     await this.#append(this.#encoder.tail());
+    await this.#checkpointing;
     await writing(this.#path, () => this.#file.sync());
     await this.#file.close();
     return {
@@ -151,6 +170,7 @@ export class PartObject {
   /** Leaves it to whoever goes on. */
   async leave(): Promise<void> {
     try {
+      await this.#checkpointing;
       if (this.#even.bytes > this.#synced.bytes) await this.#checkpoint();
     } finally {
       await this.#file.close();
@@ -159,6 +179,7 @@ export class PartObject {
 
   /** Safe to call twice. */
   async close(): Promise<void> {
+    await this.#checkpointing?.catch(() => undefined);
     await this.#file.close().catch(() => undefined);
   }
 
@@ -194,13 +215,14 @@ export class PartObject {
   async #checkpoint(): Promise<void> {
     const { clock, form, folder, part, fingerprint, token } = this.#options;
     if (!goesOn(form)) return;
-    const found: Checkpoint = { fingerprint, written: partTemporary(part, token), ...this.#even };
+    const even = this.#even;
+    const found: Checkpoint = { fingerprint, written: partTemporary(part, token), ...even };
     await writing(this.#path, async () => {
       await this.#file.datasync();
       await writeFile(`${this.#path}.checkpoint`, JSON.stringify(found));
       await rename(`${this.#path}.checkpoint`, join(folder, partCheckpoint(part)));
     });
-    this.#synced = { bytes: this.#even.bytes, atMs: clock.nowMs() };
+    this.#synced = { bytes: even.bytes, atMs: clock.nowMs() };
     this.#options.faults?.reach('part-checkpoint');
   }
 }

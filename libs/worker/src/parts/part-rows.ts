@@ -1,4 +1,4 @@
-// The rows of a part, as the small jobs that an executor runs: up to 256 good records at a time, cut where the encoder of
+// The rows of a part, as the small jobs that an executor runs: so many good records at a time, cut where the encoder of
 // the object ends a page or a row group, so that a checkpoint can lie between two of them. What is a bad record, and that
 // it ends the part or is left out and told, is as in `shoal embed` (docs/files.md).
 
@@ -21,12 +21,16 @@ export interface PartRowsOptions {
   readonly file: SourceFile;
   /** Of a Parquet file. */
   readonly parquet: ParquetFile | undefined;
+  /** Rows of a small job. */
+  readonly jobRows: JobRows;
   /** Which of these texts the model would cut, where that makes them bad. */
   readonly tooLong?: ((texts: readonly string[]) => Promise<readonly boolean[]>) | undefined;
 }
 
-/** A quarter of a page of vectors, and an eighth of a row group, of the encoders. */
-const SMALL_JOB_ROWS = 256;
+/** A quarter of a page of vectors and an eighth of a row group of the encoders, or a page and half a row group. */
+export type JobRows = 256 | 1_024;
+/** Rows that are looked at together. */
+const PIECE_ROWS = 256;
 /** Texts of a small job, together: what is held of it is bounded whatever the texts are. Characters. */
 const JOB_CHARACTERS = 4 * 1024 * 1024;
 
@@ -92,7 +96,8 @@ export class PartRows {
 
   /** Throws INPUT_INVALID at the first bad record, unless they are to be left out. */
   async *batches(): AsyncGenerator<RowBatch> {
-    const { carries = false } = this.#options.part.output;
+    const { jobRows, part } = this.#options;
+    const { carries = false } = part.output;
     let records: TextRecord[] = [];
     let characters = 0;
     const take = (): RowBatch => {
@@ -111,21 +116,22 @@ export class PartRows {
         records.push(row);
         characters += row.text.length;
         this.#good++;
-        const isFull = carries ? records.length === SMALL_JOB_ROWS : this.#good % SMALL_JOB_ROWS === 0;
+        const isFull = carries ? records.length === jobRows : this.#good % jobRows === 0;
         if (isFull || characters >= JOB_CHARACTERS) yield take();
       }
     if (records.length > 0) yield take();
   }
 
-  /** The 256 rows of its row group in which a row lies, as a number that no other such has. */
+  /** The rows of a small job of its row group in which a row lies, as a number that no others have. */
   #windowOf({ line }: Row): number {
+    const { jobRows } = this.#options;
     const row = line! - 1;
     let begin = firstRowOf(this.#options.part);
     for (const end of this.#ends) {
       if (row < end) break;
       begin = end;
     }
-    return begin + Math.floor((row - begin) / SMALL_JOB_ROWS) * SMALL_JOB_ROWS;
+    return begin + Math.floor((row - begin) / jobRows) * jobRows;
   }
 
   #refuse({ line, problem }: Extract<Row, { problem: string }>): void {
@@ -141,7 +147,7 @@ export class PartRows {
     let piece: Row[] = [];
     for await (const found of this.#found()) {
       piece.push(this.#rowOf(found));
-      if (piece.length < SMALL_JOB_ROWS) continue;
+      if (piece.length < PIECE_ROWS) continue;
       yield tooLong === undefined ? piece : await this.#measured(piece, tooLong);
       piece = [];
     }

@@ -178,6 +178,7 @@ function worker(token: string, faults: FaultPoints = noFaults, more: Partial<Par
     parts: {
       ledger,
       places,
+      jobRows: 256,
       model: { name: MODEL, dims: DIMS, isNormalized: true, device: 'cpu', precision: 'fp32' },
       open: (terms) => OpenPart.open(terms, { places, tooLong, clock: systemClock, faults }),
       // as far as a fake model has tokens: it reads texts
@@ -296,6 +297,18 @@ describe.each(FORMS)('a part of %s', (form, makePart) => {
     expect(second.texts).toBeLessThanOrEqual(wasCommitted ? 0 : point === 'part-checkpoint' ? rows - 1_024 : rows);
   });
 });
+
+test.each(FORMS)(
+  'a part of %s has the same bytes by large jobs, behind a checkpoint of small ones',
+  async (_, makePart) => {
+    const part = await makePart();
+    const bytes = await reference(part);
+    await expect(runBy(worker('dead-1', diesAt('part-checkpoint')), part)).rejects.toThrow(Died);
+    const large = worker('alive-2', noFaults, { jobRows: 1_024 });
+    expect(await runBy(large, part)).toMatchObject({ kind: 'committed' });
+    expect(await bytesOf(part)).toEqual(bytes);
+  },
+);
 
 test('five workers that die one after the other behind a checkpoint leave one object', async () => {
   const part = await linesPart();

@@ -28,6 +28,7 @@ import type { PartLedger } from '@shoal/queue/payload';
 import type { TokenizedInput } from '../executor/tokenized-input.ts';
 import { writing, type Spent } from './part-object.ts';
 import type { PartPlaces } from './part-place.ts';
+import type { JobRows } from './part-rows.ts';
 import type { PartTerms, PartTexts, PartWork } from './part-work.ts';
 
 /** What the executor serves. */
@@ -49,6 +50,8 @@ export interface PartRunParts {
   readonly ledger: Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'keyOf'>;
   readonly places: PartPlaces;
   readonly model: ServedModel;
+  /** Rows that run and are written together. */
+  readonly jobRows: JobRows;
   /** Opens source and object of a part, and what a claim before this one has written of it. */
   readonly open: (terms: PartTerms) => Promise<PartWork>;
   readonly tokenize: (order: PartOrder, texts: PartTexts) => Promise<TokenizedInput>;
@@ -69,8 +72,8 @@ export interface PartRunParts {
 /** Thrown through whoever waits, when the part is to be left where it is. */
 export class Left extends Error {}
 
-/** Batches that are being run or wait to be written, 100 MB of vectors of 384 dimensions at most. */
-const MOST_OPEN = 256;
+/** Rows that are being run or wait to be written, 100 MB of vectors of 384 dimensions at most. */
+const MOST_OPEN_ROWS = 65_536;
 /**
  * Batches that are read and tokenized before there is room for them: enough for several tokenizer threads, and 4 MB of
  * text each at most.
@@ -113,8 +116,9 @@ export class PartRun {
     const known = await ledger.pointer(jobId);
     if (known !== undefined) return this.#conclude('already', folder, this.#pointed(known));
     invariant(fingerprint !== undefined, 'a part has a fingerprint');
-    const { checkpointMs } = this.#parts;
-    const work = await this.#parts.open({ part, fingerprint, token, model: model.name, dims, checkpointMs });
+    const { jobRows, checkpointMs } = this.#parts;
+    const terms = { part, fingerprint, token, model: model.name, dims, jobRows, checkpointMs };
+    const work = await this.#parts.open(terms);
     try {
       await this.#embedAll(work);
       const result: PartResult = { ...(await work.finish()), dims };
@@ -148,6 +152,7 @@ export class PartRun {
 
   /** Batches are read and tokenized ahead, run side by side, and are written in order. */
   async #embedAll(work: PartWork): Promise<void> {
+    const { jobRows } = this.#parts;
     const failed = Promise.withResolvers<never>();
     failed.promise.catch(() => undefined);
     const ahead: Promise<Batch | undefined>[] = [];
@@ -164,7 +169,7 @@ export class PartRun {
         const batch = await Promise.race([ahead.shift(), failed.promise]);
         if (batch === undefined) break;
         lookAhead();
-        if (underWay.length >= MOST_OPEN) await Promise.race([underWay.shift(), failed.promise]);
+        if (underWay.length * jobRows >= MOST_OPEN_ROWS) await Promise.race([underWay.shift(), failed.promise]);
         const { embedded } = await Promise.race([this.#parts.embed(this.#order, batch), failed.promise]);
         const inTurn = inTurnOf(before, embedded, batch);
         before = inTurn;

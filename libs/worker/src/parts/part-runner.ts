@@ -20,7 +20,7 @@ import type {
 import type { TokenizedInput } from '../executor/tokenized-input.ts';
 import { Left, PartRun, type Embedded, type PartRunParts } from './part-run.ts';
 
-export interface PartRunnerParts extends Omit<PartRunParts, 'embed' | 'tokenize' | 'reclaim' | 'onRows'> {
+export interface PartRunnerParts extends Omit<PartRunParts, 'jobRows' | 'embed' | 'tokenize' | 'reclaim' | 'onRows'> {
   readonly tokenizer: {
     readonly hash: string;
     readonly encodeInput: (input: Uint8Array<ArrayBuffer>, prefix: string) => Promise<TokenizedInput>;
@@ -52,7 +52,12 @@ interface OpenPart {
 /** Rows that are told of together. */
 const TOLD_ROWS = 4_096;
 /** Memory of vectors that is kept for the next: that of so many small jobs. */
-const MOST_SPARE = 64;
+const MOST_SPARE = 32;
+/**
+ * Where so many tokens wait, small jobs are large: what costs the main thread the same for each, messages above all, costs
+ * a row a quarter. Eight of them are half of the pool of a GPU.
+ */
+const LARGE_POOL_TOKENS = 1_048_576;
 
 export class PartRunner {
   private readonly parts: PartRunnerParts;
@@ -126,6 +131,7 @@ export class PartRunner {
       const run = new PartRun(
         {
           ...this.parts,
+          jobRows: this.parts.poolTokens >= LARGE_POOL_TOKENS ? 1_024 : 256,
           tokenize: (_, { input }) => this.tokenize(part, input),
           embed: (_, rows) => this.embed(part, rows),
           onRows: (rows) => this.count(rows),

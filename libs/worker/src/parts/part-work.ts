@@ -11,7 +11,7 @@ import { idColumn } from '../files/parquet-records.ts';
 import type { Block, CarriedFile, RowForm } from '../files/row-form.ts';
 import { PartObject, type Spent } from './part-object.ts';
 import type { PartPlaces, SourceFile } from './part-place.ts';
-import { PartRows, firstRowOf, openRange, type RowBatch } from './part-rows.ts';
+import { PartRows, firstRowOf, openRange, type JobRows, type RowBatch } from './part-rows.ts';
 
 /** A part as whoever runs its rows has it. */
 export interface PartWork {
@@ -58,6 +58,7 @@ export interface PartTerms {
   readonly model: string;
   /** Of the vectors that come. */
   readonly dims: number;
+  readonly jobRows: JobRows;
   /** For tests and benches. */
   readonly checkpointMs?: number | undefined;
 }
@@ -93,7 +94,7 @@ export class OpenPart implements PartWork {
 
   /** Throws FILE_UNREADABLE, FILE_UNWRITABLE, SOURCE_CHANGED, JOB_INVALID, INPUT_INVALID. */
   static async open(terms: PartTerms, { places, tooLong, clock, faults }: PartWorkParts): Promise<OpenPart> {
-    const { part, fingerprint, token, checkpointMs } = terms;
+    const { part, fingerprint, token, jobRows, checkpointMs } = terms;
     const folder = await places.target(part.output);
     const file = await places.source(part.source);
     const parquet = await openRange(part, file);
@@ -103,6 +104,7 @@ export class OpenPart implements PartWork {
       part,
       file,
       parquet,
+      jobRows,
       ...(isRefused && { tooLong: (texts: readonly string[]) => tooLong(texts, part.model.prompt) }),
     });
     const object = await PartObject.open({ part, fingerprint, token, folder, form, clock, checkpointMs, faults });
