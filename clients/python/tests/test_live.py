@@ -173,6 +173,45 @@ class Embedding(unittest.IsolatedAsyncioTestCase):
         async with AsyncShoal(URL, model="nobody-serves-this@1", not_served_after=0.1) as shoal:
             self.assertEqual(await self.code_of(shoal.embed(["a"])), "NOT_SERVED")
 
+    async def test_jobs_are_large_where_all_workers_take_them_and_small_beside_one_of_0_1_0(self) -> None:
+        server, queue = redis.from_url(URL), f"{{shoal}}:embed-{NAME}"
+        texts = [f"text {at}" for at in range(600)]
+
+        def jobs_of(id: str) -> dict[str, int]:
+            names = [cast(bytes, name).decode() for name in server.zrange(f"{queue}:completed", 0, -1)]
+            own = [name for name in names if f"~{id}" in name]
+            data = {name: json.loads(cast(bytes, server.hget(f"{queue}:{name}", "data"))) for name in own}
+            return {
+                name.partition(id)[2]: len(told["texts"]) if "texts" in told else told["input"]["rows"]
+                for name, told in data.items()
+            }
+
+        small, large = new_id(), new_id()
+        expected = await self.shoal.embed(texts)
+        async with AsyncShoal(URL, model=NAME, job_texts=500) as shoal:
+            found = await shoal.embed(texts, job_id=large)
+            np.testing.assert_allclose(found.vectors, expected.vectors, rtol=0, atol=1e-5)
+            await until(lambda: jobs_of(large) == {"-0x500": 500, "-500x500": 100})
+            await shoal.submit(texts, job_id=large + "-kept")
+            server.zadd(f"{{shoal}}:workers:embed-{NAME}", {"old": int(time.time() * 1_000) + 60_000})
+        try:
+            async with AsyncShoal(URL, model=NAME, job_texts=1_024) as shoal:
+                rows = [row async for row in shoal.embed_many(texts, run_id=small)]
+                self.assertEqual([row.index for row in rows], list(range(600)))
+                await until(lambda: jobs_of(small) == {"-0": 256, "-256": 256, "-512": 88})
+                again = await shoal.submit(texts, job_id=large + "-kept")  # cut as it was
+                self.assertEqual((await again.result(timeout=60)).vectors.shape, found.vectors.shape)
+                with self.assertRaises(ShoalError) as raised:
+                    await shoal.submit(["other", *texts[1:]], job_id=large + "-kept")
+                self.assertEqual(raised.exception.code, "JOB_ID_CONFLICT")
+                self.assertEqual(jobs_of(large + "-kept"), {"-0x500": 500, "-500x500": 100})
+                await again.release()
+        finally:
+            server.zrem(f"{{shoal}}:workers:embed-{NAME}", "old")
+            server.close()
+        with self.assertRaisesRegex(ValueError, "job_texts is 1025; a job has 1 to 1024 texts"):
+            AsyncShoal(URL, model=NAME, job_texts=1_025)
+
     async def test_a_call_that_is_cancelled_or_late_leaves_nothing_on_the_queue(self) -> None:
         server = redis.Redis.from_url(URL)
         async with AsyncShoal(URL, model="nobody-comes@1") as shoal:

@@ -24,7 +24,9 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.uint64]
 
 HEADER_BYTES: Final = 32
-MAX_ROWS_PER_JOB: Final = 256
+MAX_ROWS_PER_JOB: Final = 1_024
+# A worker that does not say more takes so many, and similarity jobs have no more.
+ROWS_EVERY_WORKER_TAKES: Final = 256
 _DTYPES: Final[tuple[ResultDtype, ...]] = ("f32", "f16", "i8", "binary", "ranking")
 _FORM_TEXTS, _FORM_QUERY_TEXTS = 0, 3
 _TAKEN, _TRUNCATED, _SIMULATED, _POINTER = 1, 2, 4, 8
@@ -42,12 +44,12 @@ def well_formed(text: str) -> str:
 
 
 def encode_texts(texts: Sequence[str]) -> bytes:
-    """SHI1 of 1 to 256 well-formed texts: form 0."""
+    """SHI1 of 1 to 1,024 well-formed texts: form 0."""
     return _shi1(_FORM_TEXTS, len(texts), [text.encode() for text in texts])
 
 
 def encode_query_texts(query: str, texts: Sequence[str]) -> bytes:
-    """SHI1 of a rerank job with 1 to 256 texts: form 3."""
+    """SHI1 of a rerank job with 1 to 1,024 texts: form 3."""
     return _shi1(_FORM_QUERY_TEXTS, len(texts), [query.encode(), *(text.encode() for text in texts)])
 
 

@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import math
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,9 +28,9 @@ from redis.exceptions import RedisError
 
 from ._address import open_redis, redacted
 from ._batch import Batcher
-from ._formats import Header, decode_header, open_result
+from ._formats import ROWS_EVERY_WORKER_TAKES, Header, decode_header, open_result
 from ._keys import Keys
-from ._server import Added, Again, CancelOutcome, Ending, NewJob, QueueServer
+from ._server import Added, Again, CancelOutcome, Ending, NewJob, QueueServer, most_job_rows
 from ._waiting import Waiting, why_waiting
 from .errors import ErrorCode, ShoalError, parse_failed_reason
 
@@ -48,6 +49,8 @@ _MOST_ASKED_AGAIN: Final = 3
 _CLEAN_UP_WITHIN_S: Final = 2.0
 # When nothing came for so long the queue is asked why, and again.
 _WATCH_S: Final = 3.0
+# So long it is taken as known what all workers take.
+_KNOWN_S: Final = 5.0
 PASSING: Final = frozenset({"QUEUE_FULL", "QUEUE_REFUSES_WRITES", "QUEUE_UNREACHABLE", "QUEUE_DAMAGED"})
 
 
@@ -209,7 +212,20 @@ class QueueLine:
         self._ear: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
+        self._most_rows: tuple[float, int] | None = None
         self._is_closed = False
+
+    async def most_job_rows(self) -> int:
+        """Rows that a job may have so that all workers that claim take it, as of five seconds ago at most; 256 without
+        any, and while the server does not tell."""
+        now = time.monotonic()
+        if self._most_rows is None or now - self._most_rows[0] > _KNOWN_S:
+            try:
+                rows = most_job_rows(await self.server.workers())
+            except ShoalError:
+                rows = ROWS_EVERY_WORKER_TAKES
+            self._most_rows = (now, rows)
+        return self._most_rows[1]
 
     async def open(self) -> None:
         """Listens from when it resolves. Raises QUEUE_UNREACHABLE."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from ._formats import (
     MAX_ROWS_PER_JOB,
+    ROWS_EVERY_WORKER_TAKES,
     Dtype,
     encode_query_texts,
     encode_texts,
@@ -210,15 +211,18 @@ class Chunk(Generic[Item]):
     first: int
     items: tuple[Item, ...]
     texts: tuple[str, ...]
+    # So many texts it could have.
+    most: int
 
 
 class Cutter(Generic[Item]):
     """Cuts items into chunks. Where it cuts depends on texts and settings alone, never on time, so that a run that is
-    started again asks for the very same jobs."""
+    started again asks for the very same jobs. Chunks of more than 256 texts depend on what workers take as well
+    (``most`` is set before each), and their jobs have other names than smaller ones."""
 
     def __init__(self, first: int, job_texts: int, text: Callable[[Item], Any] | None) -> None:
+        self.most = job_texts
         self._first = first
-        self._job_texts = job_texts
         self._text = text
         self._items: list[Item] = []
         self._texts: list[str] = []
@@ -228,7 +232,7 @@ class Cutter(Generic[Item]):
         """The chunk that this item is behind, if it closes one. Raises INPUT_INVALID for what is no text."""
         text = text_of(item if self._text is None else self._text(item), self._first + len(self._items))
         units = utf16_length(text)
-        is_full = len(self._items) == self._job_texts or self._units + units > _MOST_JOB_UNITS
+        is_full = len(self._items) >= self.most or self._units + units > _MOST_JOB_UNITS
         closed = self.rest() if self._items and is_full else None
         self._items.append(item)
         self._texts.append(text)
@@ -239,23 +243,35 @@ class Cutter(Generic[Item]):
         """What has not been handed out."""
         if not self._items:
             return None
-        chunk = Chunk(self._first, tuple(self._items), tuple(self._texts))
+        chunk = Chunk(self._first, tuple(self._items), tuple(self._texts), self.most)
         self._first += len(self._items)
         self._items, self._texts, self._units = [], [], 0
         return chunk
 
 
 def chunks_of(
-    items: Iterable[Item], first: int, job_texts: int, text: Callable[[Item], Any] | None
+    items: Iterable[Item], first: int, size: int | Callable[[], int], text: Callable[[Item], Any] | None
 ) -> Iterator[Chunk[Item]]:
-    cutter = Cutter(first, job_texts, text)
+    """``size``: texts of each chunk, or what is asked before each."""
+    cutter: Cutter[Item] | None = None
     for item in items:
+        if cutter is None:
+            cutter = Cutter(first, size if isinstance(size, int) else size(), text)
         chunk = cutter.add(item)
         if chunk is not None:
+            cutter.most = size if isinstance(size, int) else size()
             yield chunk
+    if cutter is None:
+        return
     chunk = cutter.rest()
     if chunk is not None:
         yield chunk
+
+
+def piece_name(first: int, most: int) -> str:
+    """What a chunk adds to the name of its call. Larger ones are called otherwise: the same call may be cut smaller
+    another time, and one name must not stand for two inputs."""
+    return f"{first}" if most <= ROWS_EVERY_WORKER_TAKES else f"{first}x{most}"
 
 
 def text_of(value: Any, row: int) -> str:
@@ -286,19 +302,19 @@ def terms_version(terms: Terms) -> Literal[1, 2]:
     return 1 if terms.meta is None and terms.trace is None else 2
 
 
-def embed_version(terms: Terms, output: Output) -> Literal[1, 2]:
-    return max(terms_version(terms), output.version)
+def embed_version(terms: Terms, output: Output, rows: int = 1) -> Literal[1, 2]:
+    return max(terms_version(terms), output.version, 1 if rows <= ROWS_EVERY_WORKER_TAKES else 2)
 
 
 def embed_job(
     job_id: str, texts: Sequence[str], *, model: str, terms: Terms, output: Output, reply: str
 ) -> NewJob:
-    """``texts``: 1 to 256, well-formed. ``model``: name@revision. Raises JOB_INVALID for an id that cannot be."""
+    """``texts``: 1 to 1,024, well-formed. ``model``: name@revision. Raises JOB_INVALID for an id that cannot be."""
     check_job_id(job_id)
     payload = encode_texts(texts)
     head: list[Any] = [model, output.prompt, terms.truncate, output.dtype, output.dimensions]
     fingerprint = fingerprint_of([*head, "normalize"] if output.normalize else head, payload)
-    data = common_fields(terms, embed_version(terms, output), fingerprint, reply)
+    data = common_fields(terms, embed_version(terms, output, len(texts)), fingerprint, reply)
     if output.prompt is not None:
         data["prompt"] = output.prompt
     wanted: dict[str, Any] = {} if output.dtype == "f32" else {"dtype": output.dtype}

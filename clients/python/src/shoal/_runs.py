@@ -13,11 +13,12 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from ._formats import Dtype, decode_vectors
+from ._formats import ROWS_EVERY_WORKER_TAKES, Dtype, decode_vectors
 from ._jobs import Delivery, QueueLine
 from ._requests import Chunk, Cutter, Output, Terms, embed_job, rerank_job, seconds_left
 from ._results import Embeddings
-from ._server import NewJob, Worker
+from ._server import NewJob, Worker, claiming_of
+from ._submitted import Part
 from .errors import ErrorCode, ShoalError
 
 Item = TypeVar("Item")
@@ -50,7 +51,8 @@ class Run:
     model: str
     terms: Terms
     output: Output
-    id_of: Callable[[str, int], str]
+    # Of the id of the request, the first row of a chunk, and the texts it could have.
+    id_of: Callable[[str, int, int], str]
     window: int
     job_texts: int
     started: float
@@ -61,9 +63,33 @@ class Run:
     def limits(self) -> tuple[float | None, int | None, float]:
         return self.terms.timeout_s, self.terms.deadline_ms, self.started
 
-    def request(self, chunk: Chunk[Any]) -> NewJob:
-        tenant, _, id = self.terms.request_id.partition("~")
-        job_id = f"{tenant}~{self.id_of(id, chunk.first)}"
+    async def size(self, texts: int | None) -> int:
+        """Texts that the next job may have; ``texts``: of the whole call, None where nobody knows."""
+        if self.job_texts <= ROWS_EVERY_WORKER_TAKES:
+            return self.job_texts
+        if texts is not None and texts <= ROWS_EVERY_WORKER_TAKES:
+            return ROWS_EVERY_WORKER_TAKES
+        return min(self.job_texts, await self.line.most_job_rows())
+
+    async def requests(self, texts: Sequence[str]) -> list[NewJob]:
+        """The jobs of texts that are all there."""
+        cutter: Cutter[str] = Cutter(0, self.job_texts, None)
+        return [self.request(chunk) async for chunk in _chunks(texts, cutter, lambda: self.size(len(texts)))]
+
+    def cut_as(self, texts: Sequence[str], parts: Sequence[Part]) -> list[NewJob]:
+        """The same rows as jobs of these names and sizes, as they were submitted before."""
+        jobs: list[NewJob] = []
+        first = 0
+        for part in parts:
+            some = tuple(texts[first : first + part.rows])
+            jobs.append(self.request(Chunk(first, some, some, part.rows), part.job_id))
+            first += part.rows
+        return jobs
+
+    def request(self, chunk: Chunk[Any], job_id: str | None = None) -> NewJob:
+        if job_id is None:
+            tenant, _, id = self.terms.request_id.partition("~")
+            job_id = f"{tenant}~{self.id_of(id, chunk.first, chunk.most)}"
         reply = self.line.reply_channel
         if self.query is not None:
             return rerank_job(job_id, self.query, chunk.texts, model=self.model, terms=self.terms, reply=reply)
@@ -87,6 +113,8 @@ class Run:
         items: Iterable[Item] | AsyncIterable[Item],
         text: Callable[[Item], Any] | None,
         first: int,
+        *,
+        count: int | None = None,
     ) -> AsyncIterator[tuple[Chunk[Item], Delivery]]: ...
     @overload
     def deliveries(
@@ -96,6 +124,7 @@ class Run:
         first: int,
         *,
         is_skipping: bool,
+        count: int | None = None,
     ) -> AsyncIterator[tuple[Chunk[Item], Delivery | ShoalError]]: ...
     async def deliveries(
         self,
@@ -104,12 +133,14 @@ class Run:
         first: int,
         *,
         is_skipping: bool = False,
+        count: int | None = None,
     ) -> AsyncIterator[tuple[Chunk[Item], Any]]:
         """Results in input order, and a failure in the place of one where it is to be skipped. At most ``window`` jobs
         are under way; the input is read as far ahead as these need. What is open when the caller leaves is taken back.
+        ``count``: texts of the whole input, where that is known.
         """
         ahead: deque[tuple[Chunk[Item], asyncio.Task[Delivery]]] = deque()
-        reader = _Reader(items, Cutter(first, self.job_texts, text))
+        reader = _Reader(items, Cutter(first, self.job_texts, text), lambda: self.size(count))
         try:
             while True:
                 reader.go_on(is_wanted=len(ahead) < self.window)
@@ -148,8 +179,10 @@ def _outcome_of(task: asyncio.Task[Delivery], is_skipping: bool) -> Delivery | S
 class _Reader(Generic[Item]):
     """Reads one chunk at a time from an input of either kind. What reading raises comes behind the chunks before it."""
 
-    def __init__(self, items: Iterable[Item] | AsyncIterable[Item], cutter: Cutter[Item]) -> None:
-        self._chunks = _chunks(items, cutter)
+    def __init__(
+        self, items: Iterable[Item] | AsyncIterable[Item], cutter: Cutter[Item], size: Callable[[], Awaitable[int]]
+    ) -> None:
+        self._chunks = _chunks(items, cutter, size)
         self._has_ended = False
         self._fault: BaseException | None = None
         self.task: asyncio.Task[Chunk[Item] | None] | None = None
@@ -182,17 +215,26 @@ class _Reader(Generic[Item]):
         return await anext(self._chunks, None)
 
 
-async def _chunks(items: Iterable[Item] | AsyncIterable[Item], cutter: Cutter[Item]) -> Any:
+async def _each(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[Item]:
     if isinstance(items, AsyncIterable):
         async for item in items:
-            chunk = cutter.add(item)
-            if chunk is not None:
-                yield chunk
+            yield item
     else:
         for item in items:
-            chunk = cutter.add(item)
-            if chunk is not None:
-                yield chunk
+            yield item
+
+
+async def _chunks(
+    items: Iterable[Item] | AsyncIterable[Item], cutter: Cutter[Item], size: Callable[[], Awaitable[int]]
+) -> Any:
+    is_begun = False
+    async for item in _each(items):
+        if not is_begun:
+            cutter.most, is_begun = await size(), True
+        chunk = cutter.add(item)
+        if chunk is not None:
+            cutter.most = await size()
+            yield chunk
     chunk = cutter.rest()
     if chunk is not None:
         yield chunk
@@ -248,7 +290,7 @@ def joined(parts: Sequence[Embeddings], dtype: Dtype, model: str) -> Embeddings:
 
 def readable(terms: Terms, workers: Sequence[Worker]) -> Terms:
     """Without the trace where a worker that claims does not read it, or none is alive: no job waits for its logs."""
-    claiming = [worker for worker in workers if not worker.is_drained]
+    claiming = claiming_of(workers)
     if claiming and all(int(worker.facts.get("jobVersion") or 1) >= 2 for worker in claiming):
         return terms
     return replace(terms, trace=None)
@@ -258,7 +300,7 @@ def refuse_unserved(
     workers: Sequence[Worker], output: Output, version: Literal[1, 2], model: str, queue: str
 ) -> None:
     """What workers would have to refuse is refused before anything is added, as far as they tell."""
-    claiming = [worker for worker in workers if not worker.is_drained]
+    claiming = claiming_of(workers)
     older = [worker for worker in claiming if int(worker.facts.get("jobVersion") or 1) < version]
     if older:
         named = ", ".join(f'"{one.worker_id}" of Shoal {one.facts.get("version", "0.1.0 or older")}' for one in older)

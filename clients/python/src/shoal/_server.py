@@ -29,7 +29,7 @@ from redis.exceptions import (
 )
 
 from . import _scripts
-from ._formats import HEADER_BYTES, Header, decode_header
+from ._formats import HEADER_BYTES, MAX_ROWS_PER_JOB, ROWS_EVERY_WORKER_TAKES, Header, decode_header
 from ._keys import Keys, cpu_lane_of
 from ._scripts import Script
 from .errors import ShoalError
@@ -126,6 +126,18 @@ class Worker:
     worker_id: str
     facts: dict[str, Any]
     is_drained: bool
+
+
+def claiming_of(workers: Sequence[Worker]) -> list[Worker]:
+    """Those that claim: one that is drained takes nothing."""
+    return [worker for worker in workers if not worker.is_drained]
+
+
+def most_job_rows(workers: Sequence[Worker]) -> int:
+    """Rows of a job that each of those that claim takes; where nobody claims, what every worker does."""
+    taken = [worker.facts.get("maxJobRows") for worker in claiming_of(workers)]
+    told = [rows if isinstance(rows, int) and rows > 0 else ROWS_EVERY_WORKER_TAKES for rows in taken]
+    return min(MAX_ROWS_PER_JOB, *told) if told else ROWS_EVERY_WORKER_TAKES
 
 
 async def translated(work: Callable[[], Awaitable[Value]]) -> Value:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._formats import (
-    MAX_ROWS_PER_JOB,
+    ROWS_EVERY_WORKER_TAKES,
     Floats,
     Ids,
     decode_rankings,

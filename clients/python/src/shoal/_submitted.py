@@ -75,7 +75,13 @@ class Record:
 
 
 async def submit(
-    line: QueueLine, request_id: str, model: str, dtype: Dtype, jobs: Sequence[NewJob], meta: Mapping[str, Any] | None
+    line: QueueLine,
+    request_id: str,
+    model: str,
+    dtype: Dtype,
+    jobs: Sequence[NewJob],
+    meta: Mapping[str, Any] | None,
+    cut_as: Callable[[Sequence[Part]], Sequence[NewJob]],
 ) -> None:
     """Puts all jobs of a request on the queue, waiting for room where it is full, and for the server's disk: whoever
     submits may be gone when the server loses power. May be repeated after any fault."""
@@ -83,7 +89,7 @@ async def submit(
     record = Record(model, sum(part.rows for part in parts), dtype, parts, time.time_ns() // 1_000_000, meta)
     text = record.to_json()
     found = await patiently(line, lambda: line.server.keep_request(request_id, text, _RECORD_TTL_MS))
-    _refuse_other(Record.of(found).parts, jobs)
+    jobs = _cut_as_before(Record.of(found), jobs, cut_as)
     ours: list[str] = []
     tasks = [asyncio.ensure_future(line.submit(job, ours)) for job in jobs]
     try:
@@ -100,6 +106,18 @@ async def submit(
                 if found == text:
                     await line.server.forget_request(request_id)
         raise
+
+
+def _cut_as_before(
+    record: Record, jobs: Sequence[NewJob], cut_as: Callable[[Sequence[Part]], Sequence[NewJob]]
+) -> Sequence[NewJob]:
+    """The id has a record already: the same request has the jobs that it had then, however many rows this client, or
+    the workers that are there now, would give each. Raises JOB_ID_CONFLICT where it is another."""
+    own = [job.rows for job in jobs]
+    if own != [part.rows for part in record.parts] and sum(own) == record.rows:
+        jobs = cut_as(record.parts)
+    _refuse_other(record.parts, jobs)
+    return jobs
 
 
 def _refuse_other(known: Sequence[Part], jobs: Sequence[NewJob]) -> None:

@@ -51,11 +51,11 @@ from ._requests import (
     check_texts,
     checked_output,
     checked_terms,
-    chunks_of,
     class_for,
     embed_version,
     seconds,
     seconds_left,
+    piece_name,
     text_of,
 )
 from ._results import (
@@ -105,7 +105,8 @@ class AsyncShoal:
     ``url``: ``redis://``, ``rediss://`` or ``unix://``, ``redis+sentinel://host:port,host:port/master`` or
     ``redis+cluster://host:port,host:port``. ``model``: name in the store, ``ORG/NAME`` of the hub, or
     ``name@revision``; without a revision that of the workers that serve it. Also a reranker's name, where nothing is to
-    be embedded. ``tenant``: goes before every job id and into every job. ``job_texts``: texts a job, 1 to 256.
+    be embedded. ``tenant``: goes before every job id and into every job. ``job_texts``: texts a job, 1 to 1,024;
+    more than 256 only while all workers of the model take them, else 256.
     ``max_in_flight_jobs``: most jobs of one call that are under way; bounds its memory. ``when_full``: what becomes of
     a call for which the queue has no room, ``"wait"`` or ``"fail"`` (ADMISSION_REFUSED with ``retryAfterMs``).
     ``give_up_after``: how long a server that is away or full is waited for, in seconds. ``not_served_after``: how long
@@ -203,9 +204,9 @@ class AsyncShoal:
             options,
             class_for(len(asked)),
             own_id=options.get("job_id"),
-            id_of=lambda id, first: id if len(asked) <= self._job_texts and first == 0 else f"{id}-{first}",
+            id_of=_names(len(asked)),
         )
-        parts = [run.embeddings(delivery) async for _, delivery in run.deliveries(asked, None, 0)]
+        parts = [run.embeddings(delivery) async for _, delivery in run.deliveries(asked, None, 0, count=len(asked))]
         return joined(parts, run.output.dtype, run.model)
 
     @overload
@@ -285,9 +286,9 @@ class AsyncShoal:
         asked = _checked_documents("rerank", query, documents)
         terms = self._terms(options, class_for(len(asked), "documents"), options.get("job_id"))
         run = await self._rerank_run(
-            query, options.get("model"), terms, id_of=lambda id, first: id if first == 0 else f"{id}-{first}"
+            query, options.get("model"), terms, id_of=lambda id, first, most: id if piece_name(first, most) == "0" else f"{id}-{piece_name(first, most)}"
         )
-        parts = [run.embeddings(delivery) async for _, delivery in run.deliveries(asked, None, 0)]
+        parts = [run.embeddings(delivery) async for _, delivery in run.deliveries(asked, None, 0, count=len(asked))]
         return _reranked(joined(parts, "f32", run.model), top_n)
 
     async def submit_rerank(
@@ -310,10 +311,18 @@ class AsyncShoal:
             query,
             options.get("model"),
             self._terms(kept, "bulk", options.get("job_id")),
-            id_of=lambda id, first: id if len(asked) <= self._job_texts and first == 0 else f"{id}-{first}",
+            id_of=_names(len(asked)),
         )
-        jobs = [run.request(chunk) for chunk in chunks_of(asked, 0, self._job_texts, None)]
-        await submit(run.line, run.terms.request_id, run.model, "f32", jobs, options.get("meta"))
+        jobs = await run.requests(asked)
+        await submit(
+            run.line,
+            run.terms.request_id,
+            run.model,
+            "f32",
+            jobs,
+            options.get("meta"),
+            lambda parts: run.cut_as(asked, parts),
+        )
         return AsyncRerankJob(Submitted(run.line, run.terms.request_id))
 
     async def rerank_job(self, id: str, *, model: str | None = None, tenant: str | None = None) -> AsyncRerankJob:
@@ -431,10 +440,18 @@ class AsyncShoal:
             kept,
             "bulk",
             own_id=options.get("job_id"),
-            id_of=lambda id, first: id if len(asked) <= self._job_texts and first == 0 else f"{id}-{first}",
+            id_of=_names(len(asked)),
         )
-        jobs = [run.request(chunk) for chunk in chunks_of(asked, 0, self._job_texts, None)]
-        await submit(run.line, run.terms.request_id, run.model, run.output.dtype, jobs, options.get("meta"))
+        jobs = await run.requests(asked)
+        await submit(
+            run.line,
+            run.terms.request_id,
+            run.model,
+            run.output.dtype,
+            jobs,
+            options.get("meta"),
+            lambda parts: run.cut_as(asked, parts),
+        )
         return AsyncJob(Submitted(run.line, run.terms.request_id))
 
     async def job(self, id: str, *, tenant: str | None = None) -> AsyncJob:
@@ -505,7 +522,7 @@ class AsyncShoal:
         """What cannot be is refused when it is called, and not when it is waited for."""
         checked_output(options)
         return self._embed_run(
-            options, "bulk", own_id=options.get("run_id"), id_of=lambda id, first: f"{id}-{first}"
+            options, "bulk", own_id=options.get("run_id"), id_of=lambda id, first, most: f"{id}-{piece_name(first, most)}"
         )
 
     async def _embed_run(
@@ -514,7 +531,7 @@ class AsyncShoal:
         kind: JobClass,
         *,
         own_id: str | None,
-        id_of: Callable[[str, int], str],
+        id_of: Callable[[str, int, int], str],
     ) -> Run:
         output = checked_output(options)
         terms = self._terms(options, kind, own_id)
@@ -541,7 +558,7 @@ class AsyncShoal:
         )
 
     async def _rerank_run(
-        self, query: str, model: str | None, terms: Terms, *, id_of: Callable[[str, int], str]
+        self, query: str, model: str | None, terms: Terms, *, id_of: Callable[[str, int, int], str]
     ) -> Run:
         name = self._model if model is None else ModelName.of(model)
         started = time.monotonic()
@@ -711,6 +728,11 @@ class AsyncRerankJob(_AsyncHandle):
     async def result(self, *, top_n: int | None = None, timeout: Seconds | None = None) -> Reranked:
         """The scores, once all are computed, and the best ``top_n`` by index. As ``AsyncJob.result`` otherwise."""
         return _reranked(await self._vectors(timeout), _checked_top_n(top_n))
+
+
+def _names(texts: int) -> Callable[[str, int, int], str]:
+    """Of the jobs of texts that are all there: few texts, but long ones, are several jobs as well."""
+    return lambda id, first, most: id if first == 0 and texts <= most else f"{id}-{piece_name(first, most)}"
 
 
 def _checked_documents(call: str, query: str, documents: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ ErrorCode = Literal[
     "INPUT_CORRUPT",
     "INPUT_TOO_LONG",
     "INPUT_LOST",
+    "SOURCE_CHANGED",
     "RESULT_TOO_LARGE",
     "TEXTS_NOT_EMBEDDED",
     "DEADLINE_PASSED",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overloa
 
 import numpy.typing as npt
 
+from ._formats import ROWS_EVERY_WORKER_TAKES
 from ._jobs import Delivery
 from ._keys import DEFAULT_PREFIX
 from ._options import (
@@ -188,8 +189,7 @@ class Shoal:
         if on_error not in ("fail", "skip"):
             raise ValueError(f'on_error is {on_error!r}; there are "fail" and "skip"')
         opening = self._client._stream_run(options)
-        chunks = chunks_of(texts, options.get("start_at", 0), self._job_texts, text)
-        return self._blocks(opening, chunks, on_error == "skip")
+        return self._blocks(opening, (texts, options.get("start_at", 0), text), on_error == "skip")
 
     def embed_many(
         self,
@@ -268,9 +268,16 @@ class Shoal:
         return self._thread.call(self._client.why_waiting())
 
     def _blocks(
-        self, opening: Coroutine[Any, Any, Any], chunks: Iterator[Chunk[Item]], is_skipping: bool
+        self,
+        opening: Coroutine[Any, Any, Any],
+        source: tuple[Iterable[Item], int, Callable[[Item], str] | None],
+        is_skipping: bool,
     ) -> Iterator[EmbeddedBlock[Item] | SkippedBlock[Item]]:
         run = self._thread.call(opening)
+        texts, first, text = source
+        is_fixed = self._job_texts <= ROWS_EVERY_WORKER_TAKES
+        size = self._job_texts if is_fixed else lambda: int(self._thread.call(run.size(None)))
+        chunks = chunks_of(texts, first, size, text)
         ahead: deque[tuple[Chunk[Item], concurrent.futures.Future[Delivery]]] = deque()
         try:
             for chunk in chunks:
