@@ -68,10 +68,16 @@ async function done(asked: LoadAsked): Promise<number> {
   }
 }
 
+/** Chains that do not wait for each other, so that the other half of a core is felt. */
 function loops(count: number): void {
-  let value = work | 1;
-  for (let at = 0; at < count; at++) value = (Math.imul(value, 1_103_515_245) + 12_345) | 0;
-  work = value;
+  let [a, b, c, d] = [work | 1, work | 3, work | 5, work | 7];
+  for (let at = 0; at < count; at++) {
+    a = (Math.imul(a, 1_103_515_245) + 12_345) | 0;
+    b = (Math.imul(b, 1_664_525) + 1_013) | 0;
+    c = (Math.imul(c, 22_695_477) + 1) | 0;
+    d = (Math.imul(d, 134_775_813) + 1) | 0;
+  }
+  work = a ^ b ^ c ^ d;
 }
 
 function spin(ms: number): number {

@@ -15,8 +15,9 @@
 // Cells share nothing, but on one machine they share its cores, caches and disk. `--own-cores`: each command thread has a
 // core for itself, whose other half is idle, and append-only files lie in memory where there is enough. `--controls` adds
 // to each round what the machine does without cells: one cell while others burn what three more cells use (`burn`), as
-// many deployments of one cell that know nothing of each other (`apart`), and at the end a script of no product on one
-// server and on all (`raw`). Each turn says what a command thread spent on a job, in scripts and beside them.
+// many deployments of one cell that know nothing of each other (`apart`, with a producer for each at least), and at the end
+// a script of no product on one server and on all (`raw`). Each turn says what a command thread spent on a job, in scripts
+// and beside them.
 //
 // Prints one JSON line: texts/s and CPU a job of each turn, what was busy in it, and the median ratio of the turns that
 // followed each other. Its goal is the number of cells, within 5 %. Linux only.
@@ -116,7 +117,10 @@ died.catch(() => undefined);
 try {
   await askAll(producers.map(() => ({ ask: 'expect', cells: cells.slice(0, 1), model, jobTexts })));
   if (places !== undefined) takePlaces();
-  const ways: readonly Way[] = args.controls ? ['all', 'burn', 'one', 'apart'] : ['all', 'one'];
+  const ways: readonly Way[] = [
+    ...(args.controls ? (['all', 'burn', 'one'] as const) : (['all', 'one'] as const)),
+    ...(args.controls && producers.length >= cells.length ? (['apart'] as const) : []),
+  ];
   const rounds: Round[] = [];
   let last: Turn | undefined;
   for (let round = 0; round < sized('rounds', 1); round++) {
@@ -171,6 +175,7 @@ function ratiosOf(rounds: readonly Round[]) {
     commandCpuRatio: by('one', ({ command }) => command.microsPerJob)!,
     ratioToBurn: by('burn', (one) => one.textsPerSecond),
     ratioToApart: by('apart', (one) => one.textsPerSecond),
+    cpuRatioToApart: by('apart', (one) => one.cpuMicrosPerJob),
     apartRatio: apart.length === 0 ? undefined : median(apart),
   };
 }
@@ -182,7 +187,7 @@ function keep(rounds: readonly Round[], raw: Raw | undefined): void {
       ? 'devices that are never the limit'
       : `devices of ${args['tokens-per-ms']} tokens/ms`;
   const whose = places === undefined ? '' : ', a core for each command thread';
-  const { ratio, cpuRatio, commandCpuRatio, ratioToBurn, ratioToApart, apartRatio } = ratiosOf(rounds);
+  const { ratio, cpuRatio, commandCpuRatio, ratioToBurn, ratioToApart, cpuRatioToApart, apartRatio } = ratiosOf(rounds);
   const ratios = {
     texts_ratio: ratio,
     cpu_per_job_ratio: cpuRatio,
@@ -190,6 +195,7 @@ function keep(rounds: readonly Round[], raw: Raw | undefined): void {
     ...(ratioToBurn !== undefined && { texts_ratio_to_one_beside_burners: ratioToBurn }),
     ...(apartRatio !== undefined && { deployments_apart_ratio: apartRatio }),
     ...(ratioToApart !== undefined && { texts_ratio_to_deployments_apart: ratioToApart }),
+    ...(cpuRatioToApart !== undefined && { cpu_per_job_ratio_to_deployments_apart: cpuRatioToApart }),
     ...(raw !== undefined && { plain_scripts_ratio: raw.ratio }),
   };
   const one = (of: (turn: Turn) => number): number => Math.round(median(rounds.map((round) => of(round.one))));
