@@ -20,6 +20,7 @@ import { attachServer } from '@shoal/private-server';
 import { WorkerKeeper, forkWorker } from './keep-worker.ts';
 import { untilItAnswers } from './queue-connection.ts';
 import { noticesOf } from './notices.ts';
+import { AskedCells, beginningCell } from './session-cells.ts';
 import { WaitingNotice } from './waiting-notice.ts';
 import { settingsEnvironment } from '../settings.ts';
 import { say, type Terminal } from '../terminal.ts';
@@ -51,7 +52,19 @@ export async function withSession<Result>(
 ): Promise<Result> {
   const { maxTokens } = options.settings;
   const tokenizer = await openTokenizer(options.model, maxTokens === undefined ? {} : { maxTokens });
-  return withServer(terminal, options, (server) => withWorker(terminal, { ...options, server, tokenizer }, use));
+  const withOne = options.settings.cells === undefined ? withServer : withCells;
+  return withOne(terminal, options, (server) => withWorker(terminal, { ...options, server, tokenizer }, use));
+}
+
+/** Runs `use` with a cell that answers, home where it does. */
+async function withCells<Result>(
+  terminal: Terminal,
+  { settings, isQuiet }: SessionOptions,
+  use: (server: QueueServer) => Promise<Result>,
+): Promise<Result> {
+  terminal.signal.throwIfAborted();
+  const { address } = await beginningCell(terminal, settings, isQuiet);
+  return use({ redisUrl: address, lost: new AbortController().signal });
 }
 
 export interface QueueServer {
@@ -114,19 +127,27 @@ async function withWorker<Result>(
   use: (session: Session) => Promise<Result>,
 ): Promise<Result> {
   const { settings, server, model, tokenizer } = options;
+  const place = { prefix: settings.prefix, queue: queueOf(model) };
   const connection = openConnection({ url: server.redisUrl, prefix: settings.prefix, name: 'shoal-cli' });
+  const cells = settings.cells === undefined ? undefined : new AskedCells(settings.cells, settings.prefix);
+  const ofAll = <Answer>(question: (asked: Redis) => Promise<Answer>): Promise<Answer[]> =>
+    cells?.ask(question) ?? question(connection).then((answer) => [answer]);
   try {
     await untilReady(connection, server.redisUrl);
     for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' }))
       .warnings)
       if (!options.isQuiet) say(terminal, warning);
-    const isTrial = await sayTrial(terminal, connection, { prefix: settings.prefix, queue: queueOf(model) });
-    const keeper = keepWorkerFor(terminal, options, connection);
+    const isTrial = (await ofAll((asked) => queueService(asked, place))).includes('simulation');
+    if (isTrial) sayTrial(terminal, place);
+    const keeper = keepWorkerFor(terminal, options, async () => {
+      const found = await ofAll((asked) => liveWorkers(asked, place.queue, place.prefix));
+      return found.flat().length;
+    });
     const waiting = new WaitingNotice(terminal, options);
     const failed = AbortSignal.any([keeper.failed, server.lost, waiting.tooLong]);
     try {
       const client = await ShoalClient.connect({
-        redisUrl: server.redisUrl,
+        redisUrl: settings.cells === undefined ? server.redisUrl : settings.redisUrl,
         cells: settings.cells,
         prefix: settings.prefix,
         payloadServers: settings.payloadServers,
@@ -158,20 +179,17 @@ async function withWorker<Result>(
       await keeper.stop();
     }
   } finally {
-    await closeConnection(connection);
+    await Promise.all([closeConnection(connection), cells?.close()]);
   }
 }
 
 /** Said to quiet commands as well: what they write does not show where its vectors came from. */
-async function sayTrial(terminal: Terminal, connection: Redis, place: QueuePlace): Promise<boolean> {
-  const isTrial = (await queueService(connection, place)) === 'simulation';
-  if (isTrial)
-    say(
-      terminal,
-      `warning: ${place.queue} under ${place.prefix} is for a trial (simServes): the vectors that come are not those ` +
-        'of the model',
-    );
-  return isTrial;
+function sayTrial(terminal: Terminal, place: QueuePlace): void {
+  say(
+    terminal,
+    `warning: ${place.queue} under ${place.prefix} is for a trial (simServes): the vectors that come are not those ` +
+      'of the model',
+  );
 }
 
 /** Says once that the queue is full: what is slow for a reason should not look stuck. */
@@ -187,7 +205,7 @@ function holdBackNotice(terminal: Terminal, { isQuiet }: SessionOptions): (retry
 function keepWorkerFor(
   terminal: Terminal,
   { settings, server, model, isQuiet }: WorkerSessionOptions,
-  connection: Redis,
+  countWorkers: () => Promise<number>,
 ): WorkerKeeper {
   // The kind of its own, too: a person whose workers serve similarity has that in the environment, and such a worker
   // would never touch these jobs.
@@ -205,7 +223,7 @@ function keepWorkerFor(
   const queue = queueOf(model);
   return new WorkerKeeper({
     startWorker: () => forkWorker('cpu-worker', environment, settings.logLevel === 'debug' ? 'inherit' : 'pipe'),
-    countWorkers: async () => (await liveWorkers(connection, queue, settings.prefix)).length,
+    countWorkers,
     onStart: (attempt) => {
       if (!isQuiet)
         say(
