@@ -123,12 +123,15 @@ async function stopWorker(child: ChildProcess): Promise<void> {
   expect((await ended)[0]).toBe(0);
 }
 
-/** Embeds all texts through the SDK of a version, in calls of 50; its rows come back as it had them. */
+/** Embeds all texts through the SDK of a version, in calls of 50 unless they are to be larger; its rows come back as it had them. */
 const PRODUCER = `
   const { ShoalClient } = await import('@shoal/client');
-  const { redisUrl, prefix, model, texts, tenant } = JSON.parse(process.env.PRODUCER);
-  const client = await ShoalClient.connect({ redisUrl, prefix, model, tenant, jobTexts: 16 });
-  const calls = Array.from({ length: Math.ceil(texts.length / 50) }, (_, at) => texts.slice(50 * at, 50 * at + 50));
+  const { redisUrl, prefix, model, texts: some, times, tenant, jobTexts, callTexts } = JSON.parse(process.env.PRODUCER);
+  const texts = Array.from({ length: times }, () => some).flat();
+  const client = await ShoalClient.connect({ redisUrl, prefix, model, tenant, jobTexts });
+  const calls = Array.from({ length: Math.ceil(texts.length / callTexts) }, (_, at) =>
+    texts.slice(callTexts * at, callTexts * (at + 1)),
+  );
   for (let at = 0; at < calls.length; at += 4) {
     const results = await Promise.all(calls.slice(at, at + 4).map((call) => client.embed(call)));
     for (const { vectors, rows, dims } of results)
@@ -138,11 +141,24 @@ const PRODUCER = `
   await client.close();
 `;
 
-async function produce(version: Version, tenant: string, texts = TEXTS): Promise<Float32Array[]> {
+async function produce(
+  version: Version,
+  tenant: string,
+  { times = 1, jobTexts = 16, callTexts = 50 } = {},
+): Promise<Float32Array[]> {
   const [facts] = await connection.hvals(keySpace(prefix).facts(QUEUE));
   const { model } = JSON.parse(facts ?? '{}') as { readonly model: string };
   const [name, revision] = model.split('@');
-  const terms = { redisUrl: server.url, prefix, tenant, texts, model: { name, revision } };
+  const terms = {
+    redisUrl: server.url,
+    prefix,
+    tenant,
+    texts: TEXTS,
+    times,
+    jobTexts,
+    callTexts,
+    model: { name, revision },
+  };
   const child = start(version, ['--input-type=module', '-e', PRODUCER], { PRODUCER: JSON.stringify(terms) });
   let told = '';
   child.stdout!.setEncoding('utf8').on('data', (part: string) => (told += part));
@@ -230,6 +246,25 @@ describe.skipIf(missing !== undefined)('0.1.0 beside this tree', () => {
     }
     for (const rows of await load) expectSame(rows);
     await Promise.all(workers.map(stopWorker));
+    await expectAllDone();
+  });
+
+  test('a worker of 0.1.0 that comes while there are jobs of 1,024 rows: nothing lost, nothing failed', async () => {
+    newPrefix();
+    const worker = await startWorker('new', 'one');
+    const keys = keySpace(prefix);
+    const names = async (): Promise<string[]> => connection.zrange(keys.job(QUEUE, 'completed'), '0', '-1');
+    const load = produce('new', 'large', { times: 8, jobTexts: 1_024, callTexts: 4_000 });
+    await expect.poll(names, { timeout: 60_000 }).toContainEqual(expect.stringMatching(/-0x1024$/));
+    const old = await startWorker('old', 'joins');
+    const rows = await load;
+    for (let at = 0; at < 8; at++) expectSame(rows.slice(at * TEXTS.length, (at + 1) * TEXTS.length));
+    // beside it they are cut as every worker takes them
+    expectSame(await produce('new', 'beside', { jobTexts: 1_024, callTexts: 2_000 }));
+    const beside = (await names()).filter((name) => name.startsWith('beside~'));
+    expect(beside).toHaveLength(8);
+    expect(beside.join()).not.toContain('x');
+    await Promise.all([stopWorker(worker), stopWorker(old)]);
     await expectAllDone();
   });
 
