@@ -60,8 +60,8 @@ const LAST_ANNOUNCEMENTS_MS = 5_000;
  * from hearing anything.
  */
 const EMPTY_CLAIM_MS = 100;
-/** While the end of one part is written, the rows of the next keep the device busy. */
-const MOST_PARTS = 2;
+/** While the end of one part is written, the rows of two keep the device busy: one thread may not read fast enough for it. */
+const MOST_PARTS = 3;
 /**
  * Whoever has a part for minutes meets deaths of workers that are not its doing, and each leaves it farther on than the
  * last: so many count for nothing.

@@ -44,9 +44,17 @@ interface SmallJob {
 }
 
 interface OpenPart {
+  /** In the order in which parts came. */
+  readonly number: number;
   readonly order: PartOrder;
   readonly left: PromiseWithResolvers<never>;
   ended: Promise<void>;
+}
+
+interface Waiting {
+  readonly part: OpenPart;
+  readonly tokens: number;
+  readonly begin: () => void;
 }
 
 /** Rows that are told of together. */
@@ -66,10 +74,11 @@ export class PartRunner {
   /** Of all small jobs. */
   private waitingTokens = 0;
   /** Rows that wait for room. */
-  private waiting: { readonly part: OpenPart; readonly tokens: number; readonly begin: () => void }[] = [];
+  private waiting: Waiting[] = [];
   private executor: Pick<Executor, 'handle' | 'waitingTokens'> | undefined;
   /** No job of a producer has such an id. */
   private readonly prefix = randomUUID();
+  private begun = 0;
   private made = 0;
   private spare: ArrayBuffer[] = [];
   private untoldRows = 0;
@@ -117,7 +126,7 @@ export class PartRunner {
     if (older !== undefined) this.leave(older);
     const left = Promise.withResolvers<never>();
     left.promise.catch(() => undefined);
-    const part: OpenPart = { order, left, ended: Promise.resolve() };
+    const part: OpenPart = { number: ++this.begun, order, left, ended: Promise.resolve() };
     this.open.set(order.jobId, part);
     part.ended = this.through(part, older?.ended);
   }
@@ -234,13 +243,18 @@ export class PartRunner {
     };
   }
 
-  /** One after the other: parts take turns with what they have read. */
+  /**
+   * The part that came first goes first, and those behind it fill what it leaves: parts that took turns would all end at the
+   * same time, and leave the device empty while their objects are synced and committed.
+   */
   private pump(): void {
-    for (let next = this.waiting[0]; next !== undefined && this.hasRoom(next.tokens); next = this.waiting[0]) {
-      this.waiting.shift();
-      next.begin();
-      return; // its job is counted once it is made, and pumps again
-    }
+    const next = this.waiting.reduce<Waiting | undefined>(
+      (first, one) => (first === undefined || one.part.number < first.part.number ? one : first),
+      undefined,
+    );
+    if (next === undefined || !this.hasRoom(next.tokens)) return;
+    this.waiting.splice(this.waiting.indexOf(next), 1);
+    next.begin(); // its job is counted once it is made, and pumps again
   }
 
   private hasRoom(tokens: number): boolean {
