@@ -24,6 +24,7 @@ import { DiskStorage } from './disk-storage.ts';
 import type { PartLane } from './part-clients.ts';
 import { partOf } from './part-plan.ts';
 import type { PartPlan } from './records.ts';
+import { StorageFailure } from './storage.ts';
 
 const DIMS = 4;
 const FOLDER = 't/owner/parts/batch_1';
@@ -226,12 +227,29 @@ test('nor by a queue server that does not answer', async () => {
   expect(await waiting).toBeUndefined();
 });
 
+test('a storage that fails gives nothing up: the batch goes on when it is back', async () => {
+  await done(0);
+  const object = storage.forWorkers.object;
+  Object.assign(storage.forWorkers, { object: async () => Promise.reject(new StorageFailure('away')) });
+  await expect(parts().answerOf(1, call())).rejects.toThrow(StorageFailure);
+  Object.assign(storage.forWorkers, { object });
+  const own = parts();
+  expect(await own.answerOf(1, call())).toMatchObject({ body: { first: 0 } });
+  expect([reasons(), cancelled]).toEqual([[], []]);
+  await own.close();
+});
+
 test.each<[string, RegExp, () => Promise<unknown>]>([
   ['a part that fails', /part 0 failed: FILE_UNREADABLE no/, async () => states.set(partId(partOf(plan, 0)), 'failed')],
   ['an object that is gone', /gone, or not what was written/, async () => rm(await done(0))],
   ['an object that was changed', /gone, or not what was written/, async () => writeFile(await done(0), 'PAR1')],
   ['a pointer that is gone', /is not there, or another's/, async () => done(0).then(() => pointers.clear())],
   ['vectors of other dimensions', /do not agree/, () => done(0, { dims: 8 })],
+  [
+    'a part that ends and leaves nothing',
+    /ended 5 times/,
+    async () => states.set(partId(partOf(plan, 0)), 'completed'),
+  ],
   ['workers that went away', /without these folders, or there were none/, async () => undefined],
 ])('%s gives parts up: all lines are the caller’s, what waits is taken back', async (_, reason, make) => {
   await make();

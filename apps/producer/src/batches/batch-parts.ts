@@ -27,7 +27,7 @@ import { isPassing } from './calls.ts';
 import type { PartLane } from './part-clients.ts';
 import { isOf, partOf, takersOf } from './part-plan.ts';
 import type { BatchRecord, PartPlan } from './records.ts';
-import type { WorkerAccess } from './storage.ts';
+import { StorageFailure, type WorkerAccess } from './storage.ts';
 
 export interface BatchPartsOptions {
   readonly record: Pick<BatchRecord, 'id' | 'trace' | 'expires_at'>;
@@ -54,11 +54,12 @@ export interface PartTiming {
 const TIMING: PartTiming = { lookMs: 500, nobodyMs: 60_000 };
 /** Of parts that are with the queue. */
 const PARTS_AHEAD = 64;
+const MOST_REPEATS = 5;
 const WORKERS_EVERY_MS = 5_000;
 const CANCELLED_AT_ONCE = 500;
 /** A server that is away is not waited for. */
 const CANCEL_MS = 5_000;
-const READ_BYTES = 1 << 20;
+const READ_BYTES = 1 << 23;
 /** Workers keep no more of a text. */
 const MAX_TEXT_CHARACTERS = 1 << 20;
 
@@ -79,6 +80,8 @@ export class BatchParts {
   private added = 0;
   private rows: Rows | undefined;
   private isOver = false;
+  /** How often the part where the batch is was asked for again. */
+  private repeats = 0;
   private servedMs = performance.now();
   private lookedMs = 0;
 
@@ -91,7 +94,10 @@ export class BatchParts {
   async answerOf(line: number, call: Call): Promise<CallAnswer | undefined> {
     const { plan, calls } = this.options;
     if (this.isOver || !isOf(plan, call, calls) || call.texts[0]!.length > MAX_TEXT_CHARACTERS) return undefined;
-    const row = await this.rowOf(line).catch((error: unknown) => this.giveUp(reasonOf(error)));
+    const row = await this.rowOf(line).catch((error: unknown) => {
+      if (error instanceof StorageFailure) throw error; // the batch waits for its storage, whichever way it goes
+      return this.giveUp(reasonOf(error));
+    });
     const isRefused = row?.isTruncated === true && call.asked.truncate === 'error';
     return row === undefined || isRefused ? undefined : calls.embedded(call, row);
   }
@@ -130,6 +136,7 @@ export class BatchParts {
     while (this.at < ranges.length && isBehind(ranges[this.at]!)) {
       await this.close();
       this.at++;
+      this.repeats = 0;
     }
     if (this.at === ranges.length) return undefined;
     this.rows ??= await this.whenDone(this.at);
@@ -169,6 +176,9 @@ export class BatchParts {
       // it is on the list by now, or what is missing behind its commit is asked for again
       const [late] = await lane.ledger.entriesOf(plan.run, [number]);
       if (late !== undefined) return this.pointed(number, late);
+      // a server that keeps no failed jobs does not say why
+      if (++this.repeats > MOST_REPEATS)
+        throw new GivenUp(`part ${number} ended ${MOST_REPEATS} times, and nobody knows how`);
       await this.add(number, 'always');
     }
     return undefined;
@@ -243,7 +253,7 @@ export class BatchParts {
       return new Rows(file, writtenRows(file, name, dims), header.isSimulated);
     } catch (error) {
       await file?.close();
-      throw error instanceof GivenUp ? error : new GivenUp(reasonOf(error));
+      throw error;
     }
   }
 }

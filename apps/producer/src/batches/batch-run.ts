@@ -426,10 +426,13 @@ export class BatchRun {
   }
 
   private async finalize({ as, outputId, errorId }: Ending): Promise<void> {
+    const { counts, store } = this.parts;
     if (as !== 'completed') await this.cancelParts();
     const rest = { lines: 0 };
     const hasOutput = await this.writeFile(outputId, 'output', this.shardsOf('out'));
     const hasErrors = await this.writeFile(errorId, 'error', this.errors(as, rest));
+    const { parts, tenant, id } = this.held.record;
+    if (parts !== undefined) await store.storage.forWorkers?.clear(store.partsFolder(tenant, id));
     await this.held.end((batch) => {
       const { total, completed, failed } = batch.request_counts;
       return {
@@ -446,12 +449,9 @@ export class BatchRun {
         webhook: due(batch),
       };
     });
-    const { counts, store } = this.parts;
     if (as !== 'completed') counts.lines(as, rest.lines);
     counts.ended(as);
-    const { tenant, id } = this.held.record;
     await store.removeShards(tenant, id);
-    if (this.held.record.parts !== undefined) await store.storage.forWorkers?.clear(store.partsFolder(tenant, id));
   }
 
   private async cancelParts(): Promise<void> {

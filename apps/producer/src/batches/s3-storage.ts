@@ -3,8 +3,10 @@
 // processes would run one batch.
 
 import { randomUUID } from 'node:crypto';
+import type { PartSource } from '@shoal/contract';
 import { S3Bucket, S3Failure, gathered } from '@shoal/fetch/s3';
-import { StorageFailure, namesIn, type Storage, type StoredObject } from './storage.ts';
+import type { ReadableAt } from '@shoal/worker/files/footer';
+import { StorageFailure, namesIn, type Storage, type StoredObject, type WorkerAccess } from './storage.ts';
 
 export interface S3Folder {
   readonly bucket: string;
@@ -28,14 +30,23 @@ export function parseS3(url: string, endpoint: string | undefined): S3Folder {
 
 export class S3Storage implements Storage {
   readonly place: string;
+  readonly forWorkers: WorkerAccess;
   private readonly bucket: S3Bucket;
+  private readonly bucketName: string;
   private readonly folder: string;
 
   private constructor(bucket: S3Bucket, place: S3Folder) {
     const { folder } = place;
     this.bucket = bucket;
+    this.bucketName = place.bucket;
     this.folder = folder;
     this.place = `s3://${place.bucket}${folder === '' ? '' : `/${folder}`}`;
+    this.forWorkers = {
+      source: (key) => this.source(key),
+      output: async (to) => ({ kind: 's3', bucket: this.bucketName, prefix: `${this.keyOf(to)}/` }),
+      object: (from, name) => this.object(`${from}/${name}`),
+      clear: (from) => this.clear(from),
+    };
   }
 
   /**
@@ -118,6 +129,44 @@ export class S3Storage implements Storage {
     await this.attempt(`${key} cannot be removed`, () => this.bucket.remove(this.keyOf(key)));
   }
 
+  // ---- for workers: the bucket as this process sees it, so at an endpoint that they ask as well ----------------------
+
+  private async source(key: string): Promise<PartSource | undefined> {
+    const whole = this.keyOf(key);
+    const facts = await this.attempt(`${key} cannot be read`, () => this.bucket.head(whole));
+    return (
+      facts && { kind: 's3', bucket: this.bucketName, key: whole, etag: unquoted(facts.version), bytes: facts.bytes }
+    );
+  }
+
+  /** Read by ranges, all of one version. */
+  private async object(key: string): Promise<ReadableAt | undefined> {
+    const whole = this.keyOf(key);
+    const what = `${key} cannot be read`;
+    const facts = await this.attempt(what, () => this.bucket.head(whole));
+    if (facts === undefined) return undefined;
+    const { bytes: size, version } = facts;
+    return {
+      stat: async () => ({ size }),
+      read: (into, offset, length, from) =>
+        this.attempt(what, async () => {
+          const end = Math.min(from + length, size);
+          if (from >= end) return { bytesRead: 0 };
+          const found = await this.bucket.get(whole, { from, end, version });
+          const bytes = found === undefined ? Buffer.alloc(0) : await gathered(found.pieces);
+          into.set(bytes, offset);
+          return { bytesRead: bytes.length };
+        }),
+      close: async () => undefined,
+    };
+  }
+
+  /** With what workers had not committed. */
+  private async clear(folder: string): Promise<void> {
+    for (const below of [folder, `${folder}/_temporary`])
+      for await (const name of this.names(below)) await this.remove(`${below}/${name}`);
+  }
+
   private async *failing<Item>(what: string, items: AsyncIterable<Item>): AsyncGenerator<Item, void, undefined> {
     const iterator = items[Symbol.asyncIterator]();
     try {
@@ -144,6 +193,10 @@ export class S3Storage implements Storage {
       throw new StorageFailure(`${this.place}: ${what} (${error.message})`, error);
     }
   }
+}
+
+function unquoted(etag: string): string {
+  return etag.replaceAll('"', '');
 }
 
 /** One object in parts; in one piece where it is small. */

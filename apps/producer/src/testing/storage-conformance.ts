@@ -98,6 +98,33 @@ export function describeStorage(
       expect(await one.read('contents/gone')).toBeUndefined();
     });
 
+    test('workers are told where a content and a folder of theirs are, and what they wrote is read at any place', async () => {
+      const [mine, theirs] = [one.forWorkers!, other.forWorkers!];
+      const folder = 't/owner/parts/batch_1';
+      await one.write('contents/source', [Buffer.from('hello')]);
+      const source = await mine.source('contents/source');
+      expect(source).toMatchObject({ bytes: 5 });
+      expect(await theirs.source('contents/source')).toEqual(source);
+      expect(await mine.source('contents/none')).toBeUndefined();
+      const place = await mine.output(folder);
+      expect(await theirs.output(folder)).toEqual(place);
+      await one.write(`${folder}/part-00000.parquet`, [Buffer.from('a whole object')]);
+      await one.write(`${folder}/_temporary/part-00001.parquet.1`, [Buffer.from('not committed')]);
+      const object = (await theirs.object(folder, 'part-00000.parquet'))!;
+      const into = Buffer.alloc(8, '.');
+      expect(await object.stat()).toMatchObject({ size: 14 });
+      expect(await object.read(into, 1, 5, 2)).toMatchObject({ bytesRead: 5 });
+      expect(into.toString()).toBe('.whole..');
+      expect(await object.read(into, 0, 8, 11)).toMatchObject({ bytesRead: 3 });
+      expect(await object.read(into, 0, 8, 14)).toMatchObject({ bytesRead: 0 });
+      await object.close();
+      for (let times = 0; times < 2; times++) await mine.clear(folder);
+      expect(await theirs.object(folder, 'part-00000.parquet')).toBeUndefined();
+      expect(await gathered(other.names(`${folder}/_temporary`))).toEqual([]);
+      await expect(mine.clear('../x')).rejects.toThrow(TypeError);
+      await expect(mine.output('../x')).rejects.toThrow(TypeError);
+    });
+
     test.each(['', '/', '../x', 'a/../b', 'a//b', '/etc/passwd', 'a/.hidden', 'a\\b', 'a\0b', 'a/..', '.', 'ä'])(
       'no key leads elsewhere: %j',
       async (key) => {
