@@ -14,8 +14,13 @@ export interface PayloadServerOptions {
   readonly log?: Logger | undefined;
 }
 
+type Told = 'fails' | 'deletes nothing';
+
 /** Whoever is slower than this is slower than computing a job of 256 rows once more. */
 const ANSWER_MS = 3_000;
+/** One that fails and answers by turns is told of so often, unless so many questions in a row fail. */
+const TELL_EVERY_MS = 60_000;
+const IN_A_ROW = 3;
 /** How long it is left alone after failures in a row. */
 const PAUSE: Backoff = { firstMs: 500, mostMs: 30_000 };
 
@@ -24,7 +29,11 @@ export class PayloadServer {
   private readonly bodies: Bodies;
   private readonly log: Logger | undefined;
   private becomingReady: Promise<void> | undefined;
-  private dropsNothing = false;
+  /** What was told and is so still. */
+  private told: Told | undefined;
+  private readonly toldMs = { fails: Number.NEGATIVE_INFINITY, 'deletes nothing': Number.NEGATIVE_INFINITY };
+  /** Since that was told. */
+  private failures = 0;
   private readonly trouble = { read: new Trouble(), write: new Trouble() };
 
   constructor({ name, bodies, log }: PayloadServerOptions) {
@@ -77,12 +86,12 @@ export class PayloadServer {
   async dropped(keys: readonly string[]): Promise<string | undefined> {
     try {
       await this.bodies.drop(keys);
-      this.dropsNothing = false;
+      if (this.told === 'deletes nothing') this.told = undefined;
       return undefined;
     } catch (error) {
       const reason = redactMessage(error);
-      if (!this.dropsNothing && !this.isInTrouble) {
-        this.dropsNothing = true;
+      if (this.told === undefined && !this.isInTrouble && this.isTimeFor('deletes nothing')) {
+        this.tell('deletes nothing');
         this.log?.warn(
           { store: this.name, reason },
           'a payload server deletes nothing: what was read stays there until its time to live is over',
@@ -117,18 +126,32 @@ export class PayloadServer {
   private succeeded(kind: 'read' | 'write'): void {
     if (this.trouble[kind].failures === 0) return;
     this.trouble[kind].end();
-    if (!this.isInTrouble) this.log?.info({ store: this.name }, 'the payload server answers again');
+    if (this.isInTrouble || this.told !== 'fails') return;
+    this.told = undefined;
+    this.log?.info({ store: this.name }, 'the payload server answers again');
   }
 
   private failed(kind: 'read' | 'write', error: unknown): void {
+    this.failures++;
     if (this.trouble[kind].isFresh) return; // asked together with the one that failed first
-    const isNews = !this.isInTrouble;
     this.trouble[kind].grow();
-    if (isNews)
-      this.log?.warn(
-        { store: this.name, reason: redactMessage(error) },
-        'a payload server failed; until it answers again, payloads go to others or by the queue server',
-      );
+    if (this.told === 'fails' || !(this.isTimeFor('fails') || this.trouble[kind].failures >= IN_A_ROW)) return;
+    const { failures } = this;
+    this.tell('fails');
+    this.log?.warn(
+      { store: this.name, reason: redactMessage(error), ...(failures > 1 && { failures }) },
+      'a payload server failed; until it answers again, payloads go to others or by the queue server',
+    );
+  }
+
+  private tell(what: Told): void {
+    this.told = what;
+    this.toldMs[what] = performance.now();
+    if (what === 'fails') this.failures = 0;
+  }
+
+  private isTimeFor(what: Told): boolean {
+    return performance.now() - this.toldMs[what] > TELL_EVERY_MS;
   }
 
   private get isInTrouble(): boolean {
