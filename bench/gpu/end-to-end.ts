@@ -43,6 +43,7 @@ import {
   MAX_TOKENS,
   cacheDir,
   device,
+  devicesFrom,
   isSmall,
   median,
   partArguments,
@@ -115,12 +116,6 @@ interface Payload {
   readonly ids: readonly ArrayLike<number>[];
   /** As they came the first time, or as a simulated device gives them. */
   vectors: Float32Array | undefined;
-}
-
-function devicesFrom(first: string, count: string | undefined): string[] {
-  if (count === undefined) return first.split(',');
-  const [, index] = /^gpu:(\d+)$/.exec(first) ?? [];
-  return Array.from({ length: Number(count) }, (_, at) => (index === undefined ? first : `gpu:${Number(index) + at}`));
 }
 
 // ---- client -----------------------------------------------------------------------------------------------------

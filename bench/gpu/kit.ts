@@ -50,10 +50,19 @@ export async function openCorpus(count = CORPUS_TEXTS, seed = CORPUS_SEED): Prom
   return { model, texts, rows, tokens: rows.reduce((sum, ids) => sum + ids.length, 0) };
 }
 
+/** `first`: names, between commas; `count`: so many from it on, or so many of it where it has no index. */
+export function devicesFrom(first: string, count: string | undefined): string[] {
+  if (count === undefined) return first.split(',');
+  const [, index] = /^gpu:(\d+)$/.exec(first) ?? [];
+  return Array.from({ length: Number(count) }, (_, at) => (index === undefined ? first : `gpu:${Number(index) + at}`));
+}
+
 /** What computes: a graph in ONNX Runtime, or the native encoder (`native-erf`: with GELU by the error function). */
 export type Side = GraphKind | 'native' | 'native-erf';
 
 export interface SideOptions {
+  /** Default: the one of the command line. */
+  readonly on?: string;
   readonly sessions?: number;
   readonly slotRows: number;
   readonly slotTokens: number;
@@ -63,7 +72,7 @@ export interface SideOptions {
 export async function openSide(
   model: StoredModel,
   side: Side,
-  { sessions = 1, ...slots }: SideOptions,
+  { on = device, sessions = 1, ...slots }: SideOptions,
 ): Promise<InferenceBackend> {
   if (side !== 'native' && side !== 'native-erf')
     return OrtBackend.open({
@@ -79,7 +88,7 @@ export async function openSide(
     ...slots,
     model: await readEncoder(model),
     library,
-    device,
+    device: on,
     lanes: sessions,
     hasExactGelu: side === 'native-erf',
   });

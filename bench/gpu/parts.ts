@@ -1,12 +1,12 @@
-// Files as jobs on one GPU: the ragged corpus again and again as lines of JSON, cut into parts; the worker reads,
-// tokenizes, runs and writes them by itself, `shoal embed` only asks. Rows are counted by windows, by what the worker's
-// metrics say; then every object is there with its rows, and those of the first are the vectors of a run of the bare
-// engine, whose rate stands beside: the same texts as token ids, through the native encoder alone.
+// Files as jobs on one GPU or several: the ragged corpus again and again as lines of JSON, cut into parts; a worker for
+// each GPU reads, tokenizes, runs and writes them by itself, `shoal embed` only asks. Rows are counted by windows, by what
+// the workers' metrics say; then every object is there with its rows, and those of the first are the vectors of a run of the
+// bare engine, whose rate stands beside: the same texts as token ids, through the native encoder alone, on each GPU.
 //
-//   parts.ts [--device gpu:0] [--copies 128] [--part-copies 4] [--windows 3] [--seconds 6] [--warm 5] [--threads 16]
+//   parts.ts [--device gpu:0] [--devices 1] [--copies 128] [--part-copies 4] [--windows 3] [--seconds 6] [--warm 5] [--threads 16]
 //       [--label text] [--small]
 
-import { fork, spawn } from 'node:child_process';
+import { fork, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -21,6 +21,7 @@ import {
   MAX_TOKENS,
   cacheDir,
   device,
+  devicesFrom,
   isSmall,
   median,
   openCorpus,
@@ -36,6 +37,7 @@ import {
 } from './kit.ts';
 
 const values = partArguments(import.meta.url, {
+  devices: { type: 'string' },
   copies: { type: 'string', default: '128' },
   'part-copies': { type: 'string', default: '4' },
   windows: { type: 'string', default: '3' },
@@ -49,7 +51,8 @@ const SECONDS = isSmall ? 0.2 : Number(values.seconds);
 const LEAST_COSINE = 0.9999;
 /** Padded tokens of a run, and rows at most: what the worker takes on an H200 by itself. */
 const BUDGET = isSmall ? 2_048 : 65_536;
-const METRICS_PORT = '19473';
+const METRICS_PORT = 19_473;
+const devices = devicesFrom(device, values.devices);
 
 interface Manifest {
   readonly rows: number;
@@ -58,7 +61,7 @@ interface Manifest {
 }
 
 const corpus = await openCorpus();
-const bare = await bareEngine(corpus);
+const bare = await bareEngines(corpus);
 const folder = mkdtempSync(join(scratch, 'shoal-bench-parts-'));
 const server = await startTestServer({ appendFsync: 'everysec', args: tuning() });
 try {
@@ -81,19 +84,20 @@ async function measure(): Promise<void> {
     SHOAL_MAX_TOKENS: `${MAX_TOKENS}`,
     SHOAL_LOG_LEVEL: 'warn',
   };
-  const worker = fork(main, [], {
-    execArgv: [...execArgv],
-    env: {
-      ...environment,
-      ...(provider === 'cpu' ? {} : { SHOAL_DEVICE: device }),
-      SHOAL_PART_FOLDERS: folder,
-      SHOAL_METRICS_PORT: METRICS_PORT,
-      SHOAL_TOKENIZER_THREADS: isSmall ? '1' : values.threads,
-    },
-    stdio: ['ignore', 2, 2, 'ipc'],
-  });
-  const [said] = (await once(worker, 'message')) as [{ kind: string; failure?: { message: string } }];
-  if (said.kind !== 'ready') throw new Error(said.failure?.message ?? 'the worker did not start');
+  const workers = devices.map((one, at) =>
+    fork(main, [], {
+      execArgv: [...execArgv],
+      env: {
+        ...environment,
+        ...(provider === 'cpu' ? {} : { SHOAL_DEVICE: one }),
+        SHOAL_PART_FOLDERS: folder,
+        SHOAL_METRICS_PORT: `${METRICS_PORT + at}`,
+        SHOAL_TOKENIZER_THREADS: isSmall ? '1' : values.threads,
+      },
+      stdio: ['ignore', 2, 2, 'ipc'],
+    }),
+  );
+  await Promise.all(workers.map(ready));
   const out = join(folder, 'out');
   mkdirSync(out);
   const cli = programOf('cli');
@@ -105,19 +109,20 @@ async function measure(): Promise<void> {
     { env: environment, stdio: ['ignore', 'ignore', 2] },
   );
   const ended = once(command, 'close');
-  const windows = await countWindows(ended, [worker.pid!, ...childrenOf(worker.pid!)]);
+  const windows = await countWindows(
+    ended,
+    workers.map(({ pid }) => pid!),
+  );
   const [code] = (await ended) as [number | null];
   const seconds = (performance.now() - startedMs) / 1_000;
   if (code !== 0) throw new Error(`shoal embed ended with ${String(code)}`);
-  const gone = once(worker, 'exit');
-  worker.kill('SIGTERM');
-  await gone;
+  await Promise.all(workers.map(stop));
   const manifest = JSON.parse(readFileSync(join(out, 'part.manifest.json'), 'utf8')) as Manifest;
   const checked = await check(out, manifest);
   row({
     part: 'parts',
     label: values.label,
-    device,
+    device: devices.join(','),
     texts: manifest.rows,
     parts: manifest.list.length,
     ...windows,
@@ -130,9 +135,29 @@ async function measure(): Promise<void> {
   });
 }
 
+async function ready(worker: ChildProcess): Promise<void> {
+  const [said] = (await once(worker, 'message')) as [{ kind: string; failure?: { message: string } }];
+  if (said.kind !== 'ready') throw new Error(said.failure?.message ?? 'the worker did not start');
+}
+
+async function stop(worker: ChildProcess): Promise<void> {
+  const gone = once(worker, 'exit');
+  worker.kill('SIGTERM');
+  await gone;
+}
+
+/** On each device by itself, one after the other: the sum of their texts/s, and the vectors of the first. */
+async function bareEngines(of: Corpus) {
+  const engines = [];
+  for (const one of devices) engines.push(await bareEngine(of, one));
+  const [{ vectors, dims }] = engines as [(typeof engines)[number]];
+  const textsPerSecond = engines.reduce((sum, { raw }) => sum + median(raw), 0);
+  return { vectors, dims, raw: engines.flatMap(({ raw }) => raw), textsPerSecond };
+}
+
 /** The native encoder alone with the corpus, two lanes, one run queued behind each: texts/s, and its vectors. */
-async function bareEngine({ model, rows }: Corpus) {
-  const backend = await openSide(model, 'native', { sessions: 2, slotRows: 32_768, slotTokens: 4 * BUDGET });
+async function bareEngine({ model, rows }: Corpus, on: string) {
+  const backend = await openSide(model, 'native', { on, sessions: 2, slotRows: 32_768, slotTokens: 4 * BUDGET });
   const batches = sortedBatches(rows, BUDGET);
   const vectors = await runBatches(backend, 2, rows, batches); // warms up, too
   const raw: number[] = [];
@@ -146,16 +171,18 @@ async function bareEngine({ model, rows }: Corpus) {
     raw.push(round((1_000 * rounds * rows.length) / (performance.now() - startedMs)));
   }
   await backend.stop();
-  return { vectors, dims: backend.dims, raw, textsPerSecond: median(raw) };
+  return { vectors, dims: backend.dims, raw };
 }
 
-/** Rows a second while the command runs, and what was busy then. */
-async function countWindows(ended: Promise<unknown>, pids: readonly number[]) {
+/** Rows a second while the command runs, and what was busy then: the server, all claimers, all executors. */
+async function countWindows(ended: Promise<unknown>, claimers: readonly number[]) {
+  const executors = claimers.flatMap(childrenOf);
   const over = new AbortController();
   void ended.then(() => over.abort());
   while (!over.signal.aborted && (await rowsNow()) === 0) await sleep(50);
   await Promise.race([sleep(isSmall ? 0 : 1_000 * Number(values.warm)), ended]);
-  const cpu = (): number[] => [server.pid, ...pids].map((pid) => processCpuMs(pid));
+  const cpu = (): number[] =>
+    [[server.pid], claimers, executors].map((pids) => pids.reduce((sum, pid) => sum + processCpuMs(pid), 0));
   const raw: number[] = [];
   const busy: number[][] = [];
   for (let window = 0; window < Number(values.windows) && !over.signal.aborted; window++) {
@@ -171,8 +198,10 @@ async function countWindows(ended: Promise<unknown>, pids: readonly number[]) {
 }
 
 async function rowsNow(): Promise<number> {
-  const text = await (await fetch(`http://127.0.0.1:${METRICS_PORT}/metrics`)).text();
-  return [...text.matchAll(/^shoal_part_rows_total\{?[^ ]* (\S+)$/gm)].reduce(
+  const pages = await Promise.all(
+    devices.map(async (_, at) => (await fetch(`http://127.0.0.1:${METRICS_PORT + at}/metrics`)).text()),
+  );
+  return [...pages.join('\n').matchAll(/^shoal_part_rows_total\{?[^ ]* (\S+)$/gm)].reduce(
     (sum, [, count]) => sum + Number(count),
     0,
   );

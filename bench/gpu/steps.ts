@@ -224,6 +224,13 @@ export const STEPS: readonly Step[] = [
     seconds: 90,
   },
   { name: 'parts', group: 'parts', file: 'parts.ts', args: ['--label', 'parts'], seconds: 150 },
+  {
+    name: 'parts: two',
+    group: 'parts',
+    file: 'parts.ts',
+    args: ['--label', 'parts: two', '--devices', '2', '--copies', '224'],
+    seconds: 180,
+  },
   // the same digest on every machine
   {
     name: 'simulation',
