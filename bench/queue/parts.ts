@@ -5,26 +5,41 @@
 // of the command and of the workers in the first and in the last quarter of the run.
 //
 //   node --conditions=@shoal/source bench/queue/parts.ts [--rows 100000] [--workers 2] [--part-rows 16384]
-//     [--tokens-per-ms 400] [--kill-every 10] [--record]
+//     [--tokens-per-ms 400] [--kill-every 10] [--s3 moto|versitygw] [--record]
+//
+// --s3: out of a bucket and into it, of a server on this machine: moto of PyPI, or versitygw where it is on the PATH (it keeps
+// objects as files; go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 builds it).
 //
 // With SHOAL_TEST_PROGRAMS=dist the programs are those of the build. Texts are short and come again every thousand rows,
 // ids do not. Prints one JSON line; exit 1 where a row is missing, double, or another. Linux only: it reads /proc.
 
 import { spawn, fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { createWriteStream, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  createReadStream,
+  createWriteStream,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { gunzipSync } from 'node:zlib';
-import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet';
+import { asyncBufferFromFile, parquetReadObjects, type AsyncBuffer } from 'hyparquet';
 import { programOf } from '@shoal/core/testing';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { S3Bucket, gathered } from '@shoal/fetch/s3';
+import { startS3Server, startTestServer, type TestServer } from '@shoal/queue/testing';
 import { openEncoder } from '../../apps/cli/src/output/row-encoder.ts';
 import { readArguments } from '../rig/arguments.ts';
 import { childrenOf, processCpuMs, residentMegabytes } from '../rig/processes.ts';
 import { record } from '../rig/record.ts';
+import { startVersity } from '../rig/versity.ts';
 
 const args = readArguments(import.meta.url, {
   rows: { type: 'string', default: '100000' },
@@ -32,6 +47,7 @@ const args = readArguments(import.meta.url, {
   'part-rows': { type: 'string', default: '16384' },
   'tokens-per-ms': { type: 'string', default: '400' },
   'kill-every': { type: 'string', default: '10' },
+  s3: { type: 'string', default: '' },
   record: { type: 'boolean', default: false },
 });
 const ROWS = Number(args.rows);
@@ -39,6 +55,7 @@ const WORKERS = Number(args.workers);
 const ROWS_A_FILE = 1_000_000;
 const WORDS = ['the', 'queue', 'keeps', 'every', 'job', 'until', 'one', 'worker', 'has', 'done', 'it', 'once'];
 const MOST_SERVER_PERCENT = 5;
+const BUCKET = 'shoal-bench';
 const compressors = { GZIP: (bytes: Uint8Array): Uint8Array => gunzipSync(bytes) };
 
 const folder = mkdtempSync(join(tmpdir(), 'shoal-bench-parts-'));
@@ -51,15 +68,80 @@ function recordAt(row: number): { readonly id: string; readonly text: string; re
   return { id: `r${row}`, text: `${kind} ${words.join(' ')}`, index: row };
 }
 
+/** Where the input lies and the objects go, by names of folders. */
+interface Place {
+  /** As the command has it. */
+  nameOf(folder: string): string;
+  /** A file of the input that was written. */
+  take(path: string): Promise<void>;
+  read(folder: string, name: string): Promise<string>;
+  open(folder: string, name: string): Promise<AsyncBuffer>;
+  /** What lies there. */
+  names(folder: string): Promise<readonly string[]>;
+  stop(): Promise<void>;
+}
+
+const inFolders: Place = {
+  nameOf: (name) => join(folder, name),
+  take: async () => undefined,
+  read: async (...names) => readFileSync(join(folder, ...names), 'utf8'),
+  open: (...names) => asyncBufferFromFile(join(folder, ...names)),
+  names: async (name) => readdirSync(join(folder, name)),
+  stop: async () => undefined,
+};
+
+async function inBucket(): Promise<Place> {
+  const server = args.s3 === 'moto' ? await startS3Server() : await startVersity(join(folder, 'objects'));
+  Object.assign(process.env, server.credentials, { AWS_ENDPOINT_URL_S3: server.endpoint, TMPDIR: folder });
+  const bucket = await S3Bucket.open(BUCKET);
+  await server.makeBucket(BUCKET);
+  const get = async (key: string, from?: number, end?: number): Promise<Buffer> =>
+    gathered(
+      (await bucket.get(key, { ...(from !== undefined && { from }), ...(end !== undefined && { end }) }))!.pieces,
+    );
+  return {
+    nameOf: (name) => `s3://${BUCKET}/${name}`,
+    async take(path) {
+      await bucket.putFile(`in/${basename(path)}`, () => createReadStream(path), statSync(path).size);
+      rmSync(path);
+    },
+    read: async (name, file) => String(await get(`${name}/${file}`)),
+    async open(name, file) {
+      const key = `${name}/${file}`;
+      const byteLength = (await bucket.head(key))!.bytes;
+      return {
+        byteLength,
+        async slice(start, end = byteLength) {
+          const bytes = await get(key, start, end);
+          return bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length) as ArrayBuffer;
+        },
+      };
+    },
+    async names(name) {
+      const names: string[] = [];
+      for await (const one of bucket.names(`${name}/`, undefined, { isDeep: true })) names.push(one);
+      return names;
+    },
+    async stop() {
+      bucket.close();
+      await server.stop();
+    },
+  };
+}
+
 async function writeFiles(): Promise<void> {
   mkdirSync(input);
-  for (let from = 0; from < ROWS; from += ROWS_A_FILE) await writeFile(from, Math.min(ROWS, from + ROWS_A_FILE));
+  for (let from = 0; from < ROWS; from += ROWS_A_FILE) {
+    const path = join(input, `in-${String(from).padStart(10, '0')}.parquet`);
+    await writeFile(path, from, Math.min(ROWS, from + ROWS_A_FILE));
+    await place.take(path);
+  }
 }
 
 /** Columns id, text and one of numbers, which go along. */
-async function writeFile(from: number, to: number): Promise<void> {
+async function writeFile(path: string, from: number, to: number): Promise<void> {
   const encoder = await openEncoder({ format: 'parquet', dims: 1, hasIds: true, withText: true, vectorField: 'old' });
-  const file = createWriteStream(join(input, `in-${String(from).padStart(10, '0')}.parquet`));
+  const file = createWriteStream(path);
   const write = async (bytes: Buffer): Promise<void> => {
     if (!file.write(bytes)) await once(file, 'drain');
   };
@@ -97,7 +179,7 @@ class KeptWorker {
         SHOAL_MODEL: 'tiny-random',
         SHOAL_DEVICE: `sim:${args['tokens-per-ms']}`,
         SHOAL_SIM_SERVES: 'model',
-        SHOAL_PART_FOLDERS: folder,
+        SHOAL_PART_FOLDERS: args.s3 === '' ? folder : `s3://${BUCKET}`,
         SHOAL_LEASE_MS: '5000',
         SHOAL_STALLED_CHECK_MS: '1000',
         SHOAL_LOG_LEVEL: 'error',
@@ -170,7 +252,13 @@ function embed(server: TestServer, words: readonly string[]): ChildProcess {
 async function run(server: TestServer, workers: readonly KeptWorker[], out: string, isKilled: boolean): Promise<Ran> {
   const begunMs = performance.now();
   const cpuBeforeMs = processCpuMs(server.pid);
-  const command = embed(server, [input, '-o', `${out}/`, '--part-rows', args['part-rows']]);
+  const command = embed(server, [
+    `${place.nameOf('in')}/`,
+    '-o',
+    `${place.nameOf(out)}/`,
+    '--part-rows',
+    args['part-rows'],
+  ]);
   const ended = once(command, 'close');
   const samples: Sample[] = [];
   let kills = 0;
@@ -194,7 +282,7 @@ async function run(server: TestServer, workers: readonly KeptWorker[], out: stri
     kills,
     serverPercent: (100 * (processCpuMs(server.pid) - cpuBeforeMs)) / ms,
     samples,
-    manifest: JSON.parse(readFileSync(join(out, 'part.manifest.json'), 'utf8')) as Manifest,
+    manifest: JSON.parse(await place.read(out, 'part.manifest.json')) as Manifest,
   };
 }
 
@@ -206,7 +294,7 @@ async function countRows(
   const seen = new Uint8Array(ROWS);
   let [found, twice] = [0, 0];
   for (const { name } of list) {
-    const file = await asyncBufferFromFile(join(out, name));
+    const file = await place.open(out, name);
     for (const { id } of await parquetReadObjects({ file, compressors, columns: ['id'] })) {
       const row = Number(String(id).slice(1));
       if (seen[row]! > 0) twice++;
@@ -227,8 +315,8 @@ async function isAsByJobs(server: TestServer, out: string, { list }: Manifest): 
   if (code !== 0) throw new Error(`shoal embed ended with ${String(code)}`);
   const columns = ['id', 'embedding'];
   const [parts, jobs] = await Promise.all(
-    [join(out, first!.name), `${few}.parquet`].map(async (path) =>
-      parquetReadObjects({ file: await asyncBufferFromFile(path), compressors, columns, rowStart: 0, rowEnd: rows }),
+    [place.open(out, first!.name), asyncBufferFromFile(`${few}.parquet`)].map(async (file) =>
+      parquetReadObjects({ file: await file, compressors, columns, rowStart: 0, rowEnd: rows }),
     ),
   );
   return isDeepStrictEqual(parts, jobs);
@@ -245,12 +333,13 @@ function hundredths(value: number): number {
   return Math.round(100 * value) / 100;
 }
 
+const place = args.s3 === '' ? inFolders : await inBucket();
 const server = await startTestServer({ topology: 'single' });
 const workers = Array.from({ length: WORKERS }, () => new KeptWorker(server));
 try {
   await writeFiles();
   for (const worker of workers) await worker.start();
-  const [calm, killed] = [join(folder, 'calm'), join(folder, 'killed')];
+  const [calm, killed] = ['calm', 'killed'];
   const alone = await run(server, workers, calm, false);
   const under = await run(server, workers, killed, true);
   const digests = ({ list }: Manifest): string =>
@@ -258,6 +347,8 @@ try {
   const isSame = digests(alone.manifest) === digests(under.manifest);
   const isAsJobs = await isAsByJobs(server, killed, under.manifest);
   const { missing, twice } = await countRows(killed, under.manifest);
+  // nothing but objects and the manifest
+  const left = (await place.names(killed)).length - under.manifest.list.length - 1;
   const [commandFirst, commandLast] = quarters(alone.samples, 'command');
   const [workerFirst, workerLast] = quarters(alone.samples, 'worker');
   const figures = {
@@ -266,6 +357,7 @@ try {
     kills: under.kills,
     rows_missing: missing,
     rows_twice: twice,
+    objects_left: left,
     objects_same: isSame ? 1 : 0,
     vectors_as_by_jobs: isAsJobs ? 1 : 0,
     texts_per_s: Math.round(ROWS / alone.seconds),
@@ -280,13 +372,14 @@ try {
   process.stdout.write(`${JSON.stringify({ bench: 'parts', ...figures })}\n`);
   record({
     bench: 'parts',
-    case: `${ROWS} rows of Parquet, ${WORKERS} workers of ${args['tokens-per-ms']} tokens/ms, one killed every ${args['kill-every']} s`,
+    case: `${ROWS} rows of Parquet${args.s3 === '' ? '' : ` through a bucket of ${args.s3}`}, ${WORKERS} workers of ${args['tokens-per-ms']} tokens/ms, one killed every ${args['kill-every']} s`,
     figures,
     bar: { figure: 'server_cpu_percent', at_most: MOST_SERVER_PERCENT },
   });
-  if (missing + twice > 0 || !isSame || !isAsJobs) process.exitCode = 1;
+  if (missing + twice + left > 0 || !isSame || !isAsJobs) process.exitCode = 1;
 } finally {
   for (const worker of workers) await worker.stop();
   await server.stop();
+  await place.stop();
   rmSync(folder, { recursive: true, force: true });
 }

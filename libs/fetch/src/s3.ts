@@ -2,6 +2,7 @@
 // Credentials and region come from where all of AWS's tools have them. Whatever fails is an S3Failure that says whether to
 // wait, whether somebody else was first, or whether nothing is there; what that means is the caller's business.
 
+import type { Readable } from 'node:stream';
 import { setTimeout as wait } from 'node:timers/promises';
 import type { LifecycleRule, S3Client } from '@aws-sdk/client-s3';
 import { ShoalError } from '@shoal/contract';
@@ -30,6 +31,8 @@ export interface S3Facts {
   readonly version: string;
   readonly bytes: number;
   readonly modifiedMs: number;
+  /** What was noted beside it (x-amz-meta-…). */
+  readonly notes: Readonly<Record<string, string>>;
 }
 
 export interface S3Bytes {
@@ -114,6 +117,10 @@ export async function patiently<Done>(
   }
 }
 
+const silent = (): void => undefined;
+/** The SDK writes on the terminal that a stream cannot be sent twice; whoever asks hears of every failure. */
+const SILENT = { trace: silent, debug: silent, info: silent, warn: silent, error: silent };
+
 /** Everything rejects with an S3Failure. */
 export class S3Bucket {
   private readonly sdk: Sdk;
@@ -128,13 +135,19 @@ export class S3Bucket {
 
   /**
    * Asks nothing yet. `endpoint`: of what is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS. CONFIG_INVALID
-   * where AWS's SDK is not installed, which the published client leaves to those who want it.
+   * where AWS's SDK is not installed, which the published client leaves to those who want it. `idleMs`: a request on which
+   * nothing moves for so long has failed (`away`); default: it is waited for.
    */
-  static async open(bucket: string, { endpoint = ownEndpoint() }: { readonly endpoint?: string | undefined } = {}) {
+  static async open(
+    bucket: string,
+    { endpoint = ownEndpoint(), idleMs }: { readonly endpoint?: string | undefined; readonly idleMs?: number } = {},
+  ) {
     const sdk = await loaded(bucket);
     const client = new sdk.S3Client({
       region: variable('AWS_REGION') ?? variable('AWS_DEFAULT_REGION') ?? 'us-east-1',
       ...(endpoint !== undefined && { endpoint, forcePathStyle: true }),
+      ...(idleMs !== undefined && { requestHandler: { connectionTimeout: idleMs, socketTimeout: idleMs } }),
+      logger: SILENT,
       // servers other than AWS know no checksums in trailers
       requestChecksumCalculation: 'WHEN_REQUIRED',
       responseChecksumValidation: 'WHEN_REQUIRED',
@@ -151,8 +164,8 @@ export class S3Bucket {
     const asked = new this.sdk.HeadObjectCommand(this.named(key));
     const found = await orNothing(attempt(() => this.client.send(asked)));
     if (found === undefined) return undefined;
-    const { ETag = '', ContentLength = 0, LastModified } = found;
-    return { version: ETag, bytes: ContentLength, modifiedMs: LastModified?.getTime() ?? 0 };
+    const { ETag = '', ContentLength = 0, LastModified, Metadata = {} } = found;
+    return { version: ETag, bytes: ContentLength, modifiedMs: LastModified?.getTime() ?? 0, notes: Metadata };
   }
 
   /**
@@ -212,6 +225,42 @@ export class S3Bucket {
     return ETag;
   }
 
+  /**
+   * What a file holds becomes the object, in one request and without being held: 5 GB at most. `open`: from its beginning.
+   * `bytes`: how many there are; `sha256`: in hex, and the store compares.
+   */
+  async putFile(
+    key: string,
+    open: () => Readable,
+    bytes: number,
+    {
+      signal,
+      notes,
+      sha256,
+    }: { readonly signal?: AbortSignal; readonly notes?: Record<string, string>; readonly sha256?: string } = {},
+  ): Promise<void> {
+    const body = open();
+    const asked = {
+      ...this.named(key),
+      Body: body,
+      ContentLength: bytes,
+      ...(notes !== undefined && { Metadata: notes }),
+      ...(sha256 !== undefined && { ChecksumSHA256: Buffer.from(sha256, 'hex').toString('base64') }),
+    };
+    try {
+      await attempt(() => this.client.send(new this.sdk.PutObjectCommand(asked), endedBy(signal)));
+    } finally {
+      body.destroy();
+    }
+  }
+
+  /** With its notes, to another key of the bucket. False where there is no such object. 5 GB at most. */
+  async copy(key: string, to: string, { signal }: { readonly signal?: AbortSignal } = {}): Promise<boolean> {
+    const source = `${this.bucket}/${key.split('/').map(encodeURIComponent).join('/')}`;
+    const asked = new this.sdk.CopyObjectCommand({ ...this.named(to), CopySource: source });
+    return (await orNothing(attempt(() => this.client.send(asked, endedBy(signal))))) !== undefined;
+  }
+
   /** Nothing where there is none. */
   async remove(key: string, { signal }: { readonly signal?: AbortSignal } = {}): Promise<void> {
     const asked = new this.sdk.DeleteObjectCommand(this.named(key));
@@ -231,14 +280,21 @@ export class S3Bucket {
     return (await attempt(() => this.client.send(asked, endedBy(signal)))).Status === 'Enabled';
   }
 
-  /** Keys directly below a prefix, without it, that come after `after`; in the order of their bytes. */
-  async *names(prefix: string, after?: string): AsyncGenerator<string, void, undefined> {
+  /**
+   * Keys directly below a prefix, without it, that come after `after`; in the order of their bytes. `isDeep`: all that begin
+   * with it.
+   */
+  async *names(
+    prefix: string,
+    after?: string,
+    { isDeep = false }: { readonly isDeep?: boolean } = {},
+  ): AsyncGenerator<string, void, undefined> {
     let token: string | undefined;
     do {
       const asked = new this.sdk.ListObjectsV2Command({
         Bucket: this.bucket,
         Prefix: prefix,
-        Delimiter: '/',
+        ...(!isDeep && { Delimiter: '/' }),
         ...(token !== undefined && { ContinuationToken: token }),
         ...(token === undefined && after !== undefined && { StartAfter: prefix + after }),
       });

@@ -3,11 +3,18 @@
 
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { DEFAULT_PREFIX, partsQueue } from '@shoal/contract';
 import { noLog } from '@shoal/core';
 import { WorkerPresence } from '@shoal/queue';
-import { WORKER_FACTS, startTestServer, type TestServer } from '@shoal/queue/testing';
+import {
+  WORKER_FACTS,
+  mayHaveS3Server,
+  startS3Server,
+  startTestServer,
+  type S3Server,
+  type TestServer,
+} from '@shoal/queue/testing';
 import { PartHands } from '../testing/part-hands.ts';
 import { runInside } from '../testing/command-here.ts';
 import { Sandbox, type Result } from '../testing/shoal-process.ts';
@@ -238,6 +245,73 @@ test.each(ENDS)(
     expect(manifestIn(place.out).rows).toBe(10);
   },
 );
+
+const run = (...args: string[]): Promise<Result> =>
+  runInside(box, ['embed', ...args, '--part-rows', '4', '--redis-url', server.url]);
+
+const lines = (from: number): Buffer<ArrayBuffer> =>
+  Buffer.from(Array.from({ length: 5 }, (_, line) => `text ${from + line}\n`).join(''));
+
+describe.skipIf(!mayHaveS3Server)('through a bucket', () => {
+  let s3: S3Server;
+  beforeAll(async () => {
+    s3 = await startS3Server();
+    await s3.makeBucket('shoal-runs');
+    Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: s3.endpoint });
+  }, 600_000);
+  afterAll(async () => {
+    delete process.env['AWS_ENDPOINT_URL_S3'];
+    await s3.stop();
+  });
+
+  const keys = async (): Promise<string[]> => [...(await s3.objects('shoal-runs')).keys()].toSorted();
+
+  test('a prefix and a pattern become a run, whose objects, manifest and checks are there; folders go along', async () => {
+    const { done } = await withHands();
+    for (const [at, key] of ['in/a.txt', 'in/b.txt', 'in/_c.txt', 'in/d.md', 'in/deep/e.txt'].entries())
+      await s3.write('shoal-runs', key, lines(10 * at));
+    const first = await run('s3://shoal-runs/in/', '-o', 's3://shoal-runs/out/');
+    expect([first.code, first.stderr]).toEqual([
+      0,
+      expect.stringMatching(/10 rows → s3:\/\/shoal-runs\/out\/part-00000.parquet to part-00003.parquet/),
+    ]);
+    const out = (await keys()).filter((key) => key.startsWith('out/'));
+    expect(out).toEqual([0, 1, 2, 3].map((at) => `out/part-0000${at}.parquet`).concat('out/part.manifest.json'));
+    const manifest = JSON.parse(String((await s3.objects('shoal-runs')).get('out/part.manifest.json'))) as Manifest;
+    expect(manifest.rows).toBe(10);
+    expect((await run('s3://shoal-runs/in/', '-o', 's3://shoal-runs/out/', '--verify')).stderr).toContain(
+      'all 4 objects in',
+    );
+    await s3.write('shoal-runs', 'out/part-00001.parquet', Buffer.from('text 4\nx'));
+    const wrong = await run('s3://shoal-runs/in/', '-o', 's3://shoal-runs/out/', '--verify');
+    expect(wrong.stderr).toMatch(/1 of 4 objects .*\n {2}part-00001.parquet: /);
+    await s3.ask('shoal-runs/out/part-00001.parquet', { method: 'DELETE' });
+    expect((await run('s3://shoal-runs/in/', '-o', 's3://shoal-runs/out/')).code).toBe(0);
+    expect(done.toSorted()).toEqual([0, 1, 1, 2, 3]);
+    const other = await run('s3://shoal-runs/in/**.txt', '-o', 's3://shoal-runs/out/');
+    expect([other.code, other.stderr]).toEqual([
+      2,
+      expect.stringContaining(`holds run ${manifest.run}, which is done`),
+    ]);
+    const place = scene();
+    const down = await run('s3://shoal-runs/in/**.txt', '-o', `${place.out}/`);
+    expect([down.code, manifestIn(place.out).rows]).toEqual([0, 15]);
+    expect((await run(place.source, '-o', 's3://shoal-runs/up/')).code).toBe(0);
+    expect((await keys()).filter((key) => key.startsWith('up/'))).toHaveLength(4);
+  });
+
+  test.each([
+    [['s3://shoal-runs/in/a.txt', '-o', 's3://shoal-runs/a/../b/'], 2, 'must be s3://BUCKET/PREFIX/'],
+    [['s3://shoal-runs/in/a.txt', '-o', 's3://nothing-here/x/'], 1, 'there is no bucket nothing-here'],
+    [['s3://shoal-runs/nothing/', '-o', 's3://shoal-runs/x/'], 1, 'directly lies no object that can be cut'],
+    [['s3://shoal-runs/x*.txt', '-o', 's3://shoal-runs/x/'], 1, 'no object is called like s3://shoal-runs/x*.txt'],
+    [['s3://nothing-here/', '-o', 's3://shoal-runs/x/'], 1, 'cannot list s3://nothing-here/: there is no bucket'],
+  ])('%j is refused', async (args, ends, message) => {
+    await s3.write('shoal-runs', 'in/a.txt', Buffer.from('x\n'));
+    const { code, stderr } = await run(...args);
+    expect([code, stderr]).toEqual([ends, expect.stringContaining(message)]);
+  });
+});
 
 test.each([
   [['--long', 'chunk'], '--long chunk has no place in a run of parts'],

@@ -3,7 +3,6 @@
 // look at who would do it and where it would go, ask, follow to the end. It may leave at any time: the same command
 // finds the run again.
 
-import { join, resolve } from 'node:path';
 import { ShoalError, manifestName, partId, partName, partsQueue, queueOf } from '@shoal/contract';
 import { noLog, type Settings } from '@shoal/core';
 import { expectEmbedder, type StoredModel } from '@shoal/models';
@@ -23,18 +22,18 @@ import { PartsRun } from '../parts/parts-run.ts';
 import { PART_ROWS, STEM, filesIn, namesOf, planParts, type Plan } from '../parts/plan-parts.ts';
 import {
   checkRoom,
-  makeFolder,
   readManifest,
   refuseOtherRun,
   verifyObjects,
   writeManifest,
   type Manifest,
 } from '../parts/run-folder.ts';
+import { openRunPlace, type RunPlace } from '../parts/run-place.ts';
 import { fetchModel } from '../processes/fetch-model.ts';
 import { withConnection } from '../processes/queue-connection.ts';
 import { duration, rowProgress, shareProgress } from '../progress.ts';
 import { settingsOf } from '../settings.ts';
-import { print, say, type Terminal } from '../terminal.ts';
+import { print, say, sayAway, type Terminal } from '../terminal.ts';
 import { commandOf } from '../typed-command.ts';
 
 export async function embedParts(terminal: Terminal, sources: readonly string[], given: EmbedFlags): Promise<void> {
@@ -43,9 +42,15 @@ export async function embedParts(terminal: Terminal, sources: readonly string[],
   const settings = await settingsOf(terminal, flags);
   if (sources.length === 0 || sources.includes('-'))
     throw new ShoalError('USAGE', 'workers cannot read standard input: name files, or folders with files in them');
-  await withInputs(await filesIn(sources), flags.format, async (inputs) => {
+  await withInputs(await filesIn(sources, terminal.signal), flags.format, async (inputs) => {
     refuseFieldsWithoutEffect(inputs, flags);
-    await embedFiles(terminal, settings, inputs, flags);
+    const terms = { signal: terminal.signal, onAway: sayAway(terminal) };
+    const runPlace = await openRunPlace(flags.output!, terms);
+    try {
+      await embedFiles(terminal, settings, inputs, flags, runPlace);
+    } finally {
+      runPlace.close();
+    }
   });
 }
 
@@ -76,7 +81,7 @@ interface Request {
   readonly flags: EmbedFlags;
   readonly inputs: readonly Input[];
   readonly model: StoredModel;
-  readonly folder: string;
+  readonly runPlace: RunPlace;
 }
 
 async function embedFiles(
@@ -84,6 +89,7 @@ async function embedFiles(
   settings: Settings,
   inputs: readonly Input[],
   flags: EmbedFlags,
+  runPlace: RunPlace,
 ): Promise<void> {
   const isQuiet = flags.quiet === true;
   const options = { settings, isQuiet, waitLimitMs: flags.waitLimit };
@@ -91,8 +97,7 @@ async function embedFiles(
   refuseDimensions(model, flags.dimensions);
   refuseMissingPrompt(model, flags.prompt);
   refuseOwnLengths(model, flags.normalize);
-  const folder = resolve(flags.output!);
-  const request = { settings, flags, inputs, model, folder };
+  const request = { settings, flags, inputs, model, runPlace };
   const { withServer } = await import('../processes/session.ts');
   await withServer(terminal, options, async ({ redisUrl, lost }) => {
     const { prefix } = settings;
@@ -128,14 +133,14 @@ async function embedFiles(
   });
 }
 
-async function cut(terminal: Terminal, { flags, inputs, model, folder }: Request, isTrial: boolean): Promise<Plan> {
+async function cut(terminal: Terminal, { flags, inputs, model, runPlace }: Request, isTrial: boolean): Promise<Plan> {
   const { textField, idField, onError, vectorField, prompt, dimensions, truncate } = flags;
   const all = inputs.reduce((sum, { bytes, parquet }) => sum + (parquet === undefined ? (bytes ?? 0) : 0), 0);
   const bar = shareProgress(terminal, 'counting lines', flags.quiet !== true && all > 0);
   let read = 0;
   try {
     return await planParts(inputs, {
-      folder,
+      place: runPlace,
       partRows: flags.partRows ?? PART_ROWS,
       textField,
       idField,
@@ -152,6 +157,7 @@ async function cut(terminal: Terminal, { flags, inputs, model, folder }: Request
         ...(wantsUnit(flags, model) && { normalize: true }),
       },
       signal: terminal.signal,
+      onAway: sayAway(terminal),
       onBytes: (bytes) => bar.update((read += bytes) / all, 1),
     });
   } finally {
@@ -168,20 +174,20 @@ interface OpenRun extends Request {
 }
 
 async function embedRun(terminal: Terminal, open: OpenRun): Promise<void> {
-  const { flags, folder, plan, producer, ledger, signal } = open;
+  const { flags, runPlace, plan, producer, ledger, signal } = open;
   const isQuiet = flags.quiet === true;
   if (flags.cancel === true) return cancelRun(terminal, open);
-  await makeFolder(folder);
-  const manifest = await readManifest(folder);
+  await runPlace.make();
+  const manifest = await readManifest(runPlace);
   const listed = await ledger.entries(plan.run);
-  await refuseOtherRun(folder, plan, manifest, async (part) => {
+  await refuseOtherRun(runPlace, plan, manifest, async (part) => {
     const isListed = listed[part.number] !== undefined || manifest?.list[part.number] !== undefined;
     return isListed || (await ledger.pointer(partId(part))) !== undefined;
   });
   const bar = rowProgress(terminal, !isQuiet);
   const run = new PartsRun({
     plan,
-    folder,
+    place: runPlace,
     tenant: flags.tenant,
     producer,
     ledger,
@@ -195,7 +201,10 @@ async function embedRun(terminal: Terminal, open: OpenRun): Promise<void> {
     if (flags.verify === true) return await verifyRun(terminal, open, run, manifest);
     await checkBefore(terminal, open, run);
     if (run.done > 0 && run.done < plan.parts.length && !isQuiet)
-      say(terminal, `goes on with run ${plan.run} in ${folder}/: ${run.done} of ${plan.parts.length} parts are done`);
+      say(
+        terminal,
+        `goes on with run ${plan.run} in ${runPlace.name}/: ${run.done} of ${plan.parts.length} parts are done`,
+      );
     if (flags.workersOnly === true) return await leaveToWorkers(terminal, open, run);
     await followRun(terminal, open, run, bar);
   } finally {
@@ -206,18 +215,18 @@ async function embedRun(terminal: Terminal, open: OpenRun): Promise<void> {
 /** What would make the run fail is looked for before anything is added. */
 async function checkBefore(
   terminal: Terminal,
-  { flags, model, folder, plan, producer }: OpenRun,
+  { flags, model, runPlace, plan, producer }: OpenRun,
   run: PartsRun,
 ): Promise<void> {
   if (run.done === plan.parts.length) return;
   await checkWorkers(producer, model.name, plan, (message) => say(terminal, message));
   const share = run.leftRows / plan.rows;
   const dims = flags.dimensions ?? model.dims;
-  await checkRoom(folder, { rows: run.leftRows, dims, bytes: plan.bytes * share, output: plan.parts[0]!.output });
+  await checkRoom(runPlace, { rows: run.leftRows, dims, bytes: plan.bytes * share, output: plan.parts[0]!.output });
 }
 
 async function followRun(terminal: Terminal, open: OpenRun, run: PartsRun, bar: { stop(): void }): Promise<void> {
-  const { flags, folder, plan } = open;
+  const { runPlace, flags, plan } = open;
   const [startedMs, before] = [performance.now(), plan.rows - run.leftRows];
   let text: string;
   try {
@@ -228,7 +237,7 @@ async function followRun(terminal: Terminal, open: OpenRun, run: PartsRun, bar: 
     throw error;
   }
   bar.stop();
-  await writeManifest(folder, plan.parts[0]!, text);
+  await writeManifest(runPlace, plan.parts[0]!, text);
   const seconds = (performance.now() - startedMs) / 1_000;
   await tellDone(terminal, open, JSON.parse(text) as Manifest, { seconds, fresh: plan.rows - before });
   if (flags.quiet === true || flags.json === true || before === 0) return;
@@ -237,11 +246,11 @@ async function followRun(terminal: Terminal, open: OpenRun, run: PartsRun, bar: 
 
 async function tellDone(
   terminal: Terminal,
-  { flags, folder, plan }: OpenRun,
+  { flags, runPlace, plan }: OpenRun,
   { rows, truncated, tokens, refused: skipped, bytes }: Manifest,
   { seconds, fresh }: { readonly seconds: number; readonly fresh: number },
 ): Promise<void> {
-  const manifest = join(folder, manifestName({ stem: STEM }));
+  const manifest = `${runPlace.name}/${manifestName({ stem: STEM })}`;
   const parts = plan.parts.length;
   if (flags.json === true) {
     const report = {
@@ -253,7 +262,7 @@ async function tellDone(
       tokens,
       skipped,
       bytes,
-      output: `${folder}/`,
+      output: `${runPlace.name}/`,
       manifest,
     };
     return print(terminal, `${JSON.stringify(report)}\n`);
@@ -325,30 +334,30 @@ async function cancelRun(terminal: Terminal, { flags, plan, place, ledger }: Ope
 
 async function verifyRun(
   terminal: Terminal,
-  { flags, inputs, folder, plan, signal }: OpenRun,
+  { flags, inputs, runPlace, plan, signal }: OpenRun,
   run: PartsRun,
   manifest: Manifest | undefined,
 ): Promise<void> {
   if (manifest === undefined)
     throw new ShoalError(
       'USAGE',
-      `${folder}/ has no manifest yet: ${run.done} of ${plan.parts.length} parts of ${namesOf(inputs)} are done, and it is ` +
+      `${runPlace.name}/ has no manifest yet: ${run.done} of ${plan.parts.length} parts of ${namesOf(inputs)} are done, and it is ` +
         'written with the last one',
     );
   const bar = shareProgress(terminal, 'reading', flags.quiet !== true);
   let read = 0;
   try {
-    await verifyObjects(folder, manifest.list, {
+    await verifyObjects(runPlace, manifest.list, {
       signal,
       onBytes: (bytes) => bar.update((read += bytes) / Math.max(1, manifest.bytes), 1),
     });
   } finally {
     bar.stop();
   }
-  await tellVerified(terminal, flags, manifest, folder);
+  await tellVerified(terminal, flags, manifest, runPlace.name);
 }
 
-async function tellVerified(terminal: Terminal, flags: EmbedFlags, manifest: Manifest, folder: string): Promise<void> {
+async function tellVerified(terminal: Terminal, flags: EmbedFlags, manifest: Manifest, place: string): Promise<void> {
   const { run, rows, bytes, list } = manifest;
   if (flags.json === true)
     return print(
@@ -358,7 +367,7 @@ async function tellVerified(terminal: Terminal, flags: EmbedFlags, manifest: Man
   if (flags.quiet !== true)
     say(
       terminal,
-      `all ${list.length} objects in ${folder}/ are what the manifest says: ${rows.toLocaleString('en')} rows, ` +
+      `all ${list.length} objects in ${place}/ are what the manifest says: ${rows.toLocaleString('en')} rows, ` +
         `${(bytes / 1e6).toFixed(1)} MB`,
     );
 }

@@ -73,7 +73,8 @@ import type { Session, SessionOptions } from '../processes/session.ts';
 import { refuseOtherVectors } from '../processes/vectors-origin.ts';
 import { rowProgress } from '../progress.ts';
 import { settingsOf } from '../settings.ts';
-import { S3Object, objectPlace } from '../sinks/s3.ts';
+import { objectPlace } from '@shoal/worker/files/object-place';
+import { S3Object } from '../sinks/s3.ts';
 import { parseSink } from '../sinks/sink.ts';
 import { say, type Terminal } from '../terminal.ts';
 

@@ -201,7 +201,7 @@ export function refuseMissingPrompt(
 
 /** A run of parts goes into a folder, which is named as one. */
 export function isPartsOutput({ output }: EmbedFlags): boolean {
-  return output !== undefined && output.endsWith('/') && !/^\w+:\/\//.test(output);
+  return output !== undefined && output.endsWith('/') && (output.startsWith('s3://') || !/^\w+:\/\//.test(output));
 }
 
 /** Flags that are about parts, of a command whose output is none of theirs. */

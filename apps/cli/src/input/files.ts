@@ -13,7 +13,7 @@ import { readFooter, type ParquetFile, type ReadableAt } from '@shoal/worker/fil
 import type { BadRecord, InputIdentity, RecordOptions, TextFormat, TextRecord } from '@shoal/worker/files/record';
 import { decompressed } from './decompress.ts';
 import { isObjectAddress } from './object-address.ts';
-import { ObjectSource, type OnAway } from './object-source.ts';
+import { ObjectSource, type OnAway } from '@shoal/worker/files/object-source';
 import { parquetRecords } from '@shoal/worker/files/parquet-records';
 import { numbered, readRecords } from './records.ts';
 import { binaryProblem, unknownFormat } from './refuse-binary.ts';

@@ -9,7 +9,7 @@ import { runInside } from '../testing/command-here.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
 import { S3BehindWay } from '../testing/s3-behind-way.ts';
 import { checkInputs, readInputs } from './files.ts';
-import { ObjectSource } from './object-source.ts';
+import { ObjectSource } from '@shoal/worker/files/object-source';
 
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 if (!isNightly) console.warn('objects as inputs are tried at night alone, with moto (npm run test:nightly)');

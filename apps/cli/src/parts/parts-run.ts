@@ -25,7 +25,8 @@ import {
 import { claimingOf, type Again, type AddResult, type JobProducer, type NewJob } from '@shoal/queue';
 import type { PartLedger } from '@shoal/queue/payload';
 import type { Plan } from './plan-parts.ts';
-import { checkpointRows, entryIn, isThere, type Manifest } from './run-folder.ts';
+import { entryIn, isThere, type Manifest } from './run-folder.ts';
+import type { RunPlace } from './run-place.ts';
 
 /** A hundred workers have two each; behind that nothing is gained by more jobs on the server. */
 const MOST_OPEN = 256;
@@ -40,7 +41,7 @@ const SILENT_MS = 15_000;
 
 export interface PartsRunOptions {
   readonly plan: Plan;
-  readonly folder: string;
+  readonly place: RunPlace;
   readonly tenant: string | undefined;
   readonly producer: Pick<JobProducer, 'add' | 'endings' | 'workers' | 'whyWaiting'>;
   readonly ledger: Pick<PartLedger, 'pointer' | 'enter' | 'entries' | 'entriesOf'>;
@@ -97,8 +98,8 @@ export class PartsRun {
   }
 
   async #find(part: Part, entry: string | undefined, isListed: boolean): Promise<void> {
-    const { folder, ledger } = this.#options;
-    if (entry === undefined || !(await isThere(folder, decodeRunEntry(entry).result))) {
+    const { place, ledger } = this.#options;
+    if (entry === undefined || !(await isThere(place, decodeRunEntry(entry).result))) {
       this.#todo.push({ part, again: entry === undefined ? 'when-used-up' : 'always' });
       return;
     }
@@ -114,7 +115,7 @@ export class PartsRun {
 
   /** Resolves with the manifest when every part is done. Throws what a part failed with. */
   async follow(): Promise<string> {
-    const { plan, folder, signal, onProgress } = this.#options;
+    const { plan, place, signal, onProgress } = this.#options;
     let [behind, behindMs]: [ReadonlyMap<Part, number>, number] = [new Map(), 0];
     while (this.#todo.length > 0 || this.#open.size > 0) {
       await this.#patiently(async () => {
@@ -123,7 +124,7 @@ export class PartsRun {
       });
       if (this.#todo.length + this.#open.size === 0) break;
       if (performance.now() - behindMs > CHECKPOINTS_MS) {
-        behind = await checkpointRows(folder, [...this.#open.values()]);
+        behind = await place.checkpointRows([...this.#open.values()]);
         behindMs = performance.now();
       }
       const begun = [...this.#open.values()].reduce((sum, part) => sum + (behind.get(part) ?? 0), 0);
@@ -215,9 +216,9 @@ export class PartsRun {
   /** It ended, or its job is gone: done where the list has it or its object is there, else asked for again. */
   async #settle(part: Part, listed: string | undefined): Promise<void> {
     if (listed !== undefined) return this.#count(part, listed);
-    const { ledger, folder } = this.#options;
+    const { ledger, place } = this.#options;
     const entry = await this.#pointed(part);
-    if (entry === undefined || !(await isThere(folder, decodeRunEntry(entry).result))) {
+    if (entry === undefined || !(await isThere(place, decodeRunEntry(entry).result))) {
       this.#todo.push({ part, again: entry === undefined ? 'when-used-up' : 'always' });
       return;
     }
@@ -238,8 +239,8 @@ export class PartsRun {
   #failed(part: Part, reason: string): ShoalError {
     const { code, message } = parseFailedReason(reason);
     const { number, of, source } = part;
-    const place = source.kind === 'file' ? source.path : `s3://${source.bucket}/${source.key}`;
-    return new ShoalError(code, `part ${number} of ${of} (${place}) failed: ${message}`, { jobId: partId(part) });
+    const name = source.kind === 'file' ? source.path : `s3://${source.bucket}/${source.key}`;
+    return new ShoalError(code, `part ${number} of ${of} (${name}) failed: ${message}`, { jobId: partId(part) });
   }
 
   /** A queue server that is away is waited for: whatever was asked of it may be asked again. */

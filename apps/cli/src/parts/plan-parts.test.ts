@@ -10,7 +10,7 @@ const PARQUET = join(import.meta.dirname, '../../fixtures/parquet/codec-zstd.par
 const folder = mkdtempSync(join(tmpdir(), 'shoal-plan-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 const TERMS: PlanTerms = {
-  folder: '/data/out',
+  place: { name: '/data/out', output: { kind: 'folder', folder: '/data/out' } },
   partRows: 2,
   textField: undefined,
   idField: undefined,
@@ -92,7 +92,7 @@ test('the same command asks for the same run, another file, folder or option for
   const { run } = await plan([path]);
   expect((await plan([path])).run).toBe(run);
   const others: Partial<PlanTerms>[] = [
-    { folder: '/data/other' },
+    { place: { name: '/data/other', output: { kind: 'folder', folder: '/data/other' } } },
     { partRows: 3 },
     { dtype: 'f16' },
     { onError: 'skip' },
@@ -124,8 +124,9 @@ test('a file given twice, Parquet beside lines, and a wrong column are refused',
 
 test('a folder stands for the files in it that can be cut', async () => {
   const inner = join(folder, 'inner');
+  const { signal } = new AbortController();
   mkdirSync(inner);
-  await expect(filesIn([inner])).rejects.toThrow('has no file that can be cut');
+  await expect(filesIn([inner], signal)).rejects.toThrow('has no file that can be cut');
   for (const name of ['b.jsonl', 'a.txt', '.hidden.txt', 'notes.md']) writeFileSync(join(inner, name), '');
-  expect(await filesIn(['x.md', inner])).toEqual(['x.md', join(inner, 'a.txt'), join(inner, 'b.jsonl')]);
+  expect(await filesIn(['x.md', inner], signal)).toEqual(['x.md', join(inner, 'a.txt'), join(inner, 'b.jsonl')]);
 });

@@ -18,8 +18,11 @@ import { compressionOf } from '@shoal/worker/files/compression';
 import type { RowGroup } from '@shoal/worker/files/footer';
 import { lineRecords } from '@shoal/worker/files/line-records';
 import { idColumn, textColumn } from '@shoal/worker/files/parquet-records';
+import type { OnAway } from '@shoal/worker/files/object-source';
 import { openAt, openChunks, type Input } from '../input/files.ts';
+import { isObjectAddress, objectsAt } from '../input/object-address.ts';
 import { lineRanges } from './line-ranges.ts';
+import type { RunPlace } from './run-place.ts';
 
 /** A quarter of a million rows are seconds on a large GPU, and some tens of megabytes of vectors. */
 export const PART_ROWS = 262_144;
@@ -31,8 +34,8 @@ const CUT_FORMATS = ['parquet', 'jsonl', 'text'] as const;
 const CUT_EXTENSIONS = ['.parquet', '.pq', '.jsonl', '.ndjson', '.txt', '.text'];
 
 export interface PlanTerms {
-  /** Absolute, as workers see it. */
-  readonly folder: string;
+  /** As workers see it. */
+  readonly place: Pick<RunPlace, 'name' | 'output'>;
   readonly partRows: number;
   readonly textField: string | undefined;
   readonly idField: string | undefined;
@@ -45,6 +48,8 @@ export interface PlanTerms {
   readonly isTrial: boolean;
   /** Told how many bytes have been read of files of lines, which are counted. */
   readonly onBytes?: (bytes: number) => void;
+  /** Told each time a store that has an input is away. */
+  readonly onAway?: OnAway;
   readonly signal?: AbortSignal;
 }
 
@@ -57,10 +62,13 @@ export interface Plan {
   readonly bytes: number;
 }
 
-/** Folders become the files in them that can be cut, by name; everything else stays. */
-export async function filesIn(sources: readonly string[]): Promise<string[]> {
+/**
+ * Folders, prefixes and patterns of buckets become the files in them that can be cut, by name; everything else stays.
+ */
+export async function filesIn(sources: readonly string[], signal: AbortSignal): Promise<string[]> {
   const found = await Promise.all(
     sources.map(async (source) => {
+      if (isPattern(source)) return objectsIn(source, signal);
       const entries = await readdir(source, { withFileTypes: true }).catch(() => undefined);
       if (entries === undefined) return [source];
       const names = entries.filter((one) => !one.isDirectory() && !one.name.startsWith('.')).map(({ name }) => name);
@@ -76,9 +84,29 @@ export async function filesIn(sources: readonly string[]): Promise<string[]> {
   return found.flat();
 }
 
+/** Of a bucket: s3://BUCKET/PREFIX/, or with * (of one level) or ** (of all) in it. */
+function isPattern(source: string): boolean {
+  return isObjectAddress(source) && (source.endsWith('/') || source.includes('*') || !source.slice(5).includes('/'));
+}
+
+async function objectsIn(pattern: string, signal: AbortSignal): Promise<string[]> {
+  const all = await objectsAt(pattern, signal);
+  const found = pattern.includes('*')
+    ? all
+    : all.filter((name) => CUT_EXTENSIONS.includes(extname(name).toLowerCase()));
+  if (found.length > 0) return found;
+  throw new ShoalError(
+    'FILE_UNREADABLE',
+    pattern.includes('*')
+      ? `no object is called like ${pattern} (* stands for characters of one level, ** for those of all)`
+      : `below ${pattern} directly lies no object that can be cut into parts (${CUT_EXTENSIONS.join(', ')}); ${pattern}** means ` +
+          'those further below as well',
+  );
+}
+
 /** Throws USAGE, FILE_UNREADABLE and INPUT_INVALID, naming the file. */
 export async function planParts(inputs: readonly Input[], terms: PlanTerms): Promise<Plan> {
-  const { folder, partRows: mostRows, textField, idField, onError, model, isTrial } = terms;
+  const { place, partRows: mostRows, textField, idField, onError, model, isTrial } = terms;
   refuseUncut(inputs);
   const output = await outputOf(inputs, terms);
   const sources = inputs.map(sourceOf);
@@ -87,7 +115,7 @@ export async function planParts(inputs: readonly Input[], terms: PlanTerms): Pro
     for (const range of await rangesOf(input, terms))
       cut.push({ format: input.format as Part['format'], source: sources[at]!, range });
   if (cut.length === 0)
-    throw new ShoalError('INPUT_INVALID', `${namesOf(inputs)} has no rows: there is nothing to put into ${folder}`);
+    throw new ShoalError('INPUT_INVALID', `${namesOf(inputs)} has no rows: there is nothing to put into ${place.name}`);
   if (cut.length > MAX_PARTS)
     throw new ShoalError(
       'USAGE',
@@ -113,11 +141,11 @@ export async function planParts(inputs: readonly Input[], terms: PlanTerms): Pro
 
 function refuseUncut(inputs: readonly Input[]): void {
   const problems = inputs.flatMap((input) => {
-    const { name, format, path, identity } = input;
+    const { name, format, path, object, identity } = input;
     const problem =
-      path === undefined || identity === undefined
+      (path === undefined && object === undefined) || identity === undefined
         ? 'is no file that workers could open'
-        : compressionOf(path) !== undefined
+        : compressionOf(name) !== undefined
           ? 'is compressed as a whole, and has no places to begin at'
           : CUT_FORMATS.some((one) => one === format)
             ? undefined
@@ -129,12 +157,16 @@ function refuseUncut(inputs: readonly Input[]): void {
       'USAGE',
       `${problems.join('\n')}\nworkers read parts of files by themselves; with -o FILE this command reads whatever there is`,
     );
-  const twice = inputs.find(({ inode }, at) => inputs.findIndex((other) => other.inode === inode) !== at);
+  const twice = inputs.find((input, at) => inputs.findIndex((other) => sameness(other) === sameness(input)) !== at);
   if (twice !== undefined) throw new ShoalError('USAGE', `${twice.name} is given twice; its rows would be there twice`);
 }
 
+function sameness({ inode, name }: Input): string {
+  return inode ?? name;
+}
+
 async function outputOf(inputs: readonly Input[], terms: PlanTerms): Promise<PartOutput> {
-  const { folder, dtype, vectorField, withText, idField } = terms;
+  const { place, dtype, vectorField, withText, idField } = terms;
   const parquet = inputs.filter(({ format }) => format === 'parquet');
   if (parquet.length > 0 && parquet.length < inputs.length)
     throw new ShoalError(
@@ -152,8 +184,7 @@ async function outputOf(inputs: readonly Input[], terms: PlanTerms): Promise<Par
     idColumn(input.parquet!, idField);
   }
   return {
-    kind: 'folder',
-    folder,
+    ...place.output,
     stem: STEM,
     format: 'parquet',
     dtype,
@@ -165,16 +196,23 @@ async function outputOf(inputs: readonly Input[], terms: PlanTerms): Promise<Par
 }
 
 /** Whether the first good record has an id, as every other then must. */
-async function hasIds(input: Input, { textField }: PlanTerms): Promise<boolean> {
+async function hasIds(input: Input, terms: PlanTerms): Promise<boolean> {
+  const { textField } = terms;
   if (input.format !== 'jsonl') return false;
   const options = { format: input.format, name: input.name, firstIndex: 0, textField, idField: undefined };
-  for await (const found of lineRecords(await openChunks(input.path!), options))
+  for await (const found of lineRecords(await chunksOf(input, terms), options))
     if ('text' in found) return found.id !== undefined;
   return false;
 }
 
-function sourceOf({ path, identity }: Input): PartSource {
+/** From its beginning. */
+async function chunksOf({ path, object }: Input, { onAway }: PlanTerms): Promise<AsyncIterable<Buffer>> {
+  return object === undefined ? openChunks(path!, READ_BYTES) : object.chunks(onAway);
+}
+
+function sourceOf({ path, object, identity }: Input): PartSource {
   const { bytes, modifiedMs } = identity!;
+  if (object !== undefined) return object.source;
   return { kind: 'file', path: resolve(path!), bytes, modifiedMs };
 }
 
@@ -182,7 +220,7 @@ async function rangesOf(input: Input, terms: PlanTerms): Promise<readonly Part['
   if (input.parquet !== undefined) return groupRanges(input.name, input.parquet.groups, terms.partRows);
   let bytes = 0;
   const ranges = await lineRanges(
-    counted(await openChunks(input.path!, READ_BYTES), terms, (more) => (bytes += more)),
+    counted(await chunksOf(input, terms), terms, (more) => (bytes += more)),
     terms.partRows,
   );
   if (bytes === input.bytes) return ranges;

@@ -1,26 +1,19 @@
-// The folder that the objects of a run go into: whether it is another run's, whether they fit in, and at the end the
-// manifest. Objects are written by workers; here nothing is written but the folder itself and that list.
+// What lies where the objects of a run go: whether it is another run's, whether they fit in, and at the end the manifest.
 
 import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { mkdir, readFile, readdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import {
   ShoalError,
   manifestName,
-  partCheckpoint,
   partName,
   type Part,
   type PartOutput,
   type PartResult,
   type RunEntry,
 } from '@shoal/contract';
-import { codeOf } from '@shoal/core/base';
-import { writeFailure } from '@shoal/worker/files/write-failure';
+import { objectBytes } from '@shoal/worker/files/object-bytes';
 import { duration } from '../progress.ts';
 import { STEM, type Plan } from './plan-parts.ts';
-
-const BYTES_PER_DIM: Readonly<Record<PartOutput['dtype'], number>> = { f32: 4, f16: 2, i8: 1, binary: 0.125 };
+import type { RunPlace } from './run-place.ts';
 
 /** What is read of a manifest here. */
 export interface Manifest {
@@ -35,31 +28,10 @@ export interface Manifest {
   readonly list: readonly (Omit<PartResult, 'written' | 'dims'> & Pick<Part, 'source' | 'range'>)[];
 }
 
-/** Makes the folder in one that is there. FILE_UNWRITABLE. */
-export async function makeFolder(folder: string): Promise<void> {
-  await mkdir(folder).catch((error: unknown) => {
-    if (codeOf(error) === 'EEXIST') return;
-    throw codeOf(error) === 'ENOENT'
-      ? new ShoalError(
-          'FILE_UNWRITABLE',
-          `cannot write ${folder}/: the folder in which it would lie is not there; make it`,
-        )
-      : writeFailure(folder, error);
-  });
-  if (!(await stat(folder)).isDirectory())
-    throw new ShoalError(
-      'FILE_UNWRITABLE',
-      `cannot write ${folder}/: it is a file, and objects of parts go into a folder`,
-    );
-}
-
 /** The manifest that lies there, whichever run's. */
-export async function readManifest(folder: string): Promise<Manifest | undefined> {
-  const path = join(folder, manifestName({ stem: STEM }));
-  const text = await readFile(path, 'utf8').catch((error: unknown) => {
-    if (codeOf(error) === 'ENOENT') return undefined;
-    throw writeFailure(path, error);
-  });
+export async function readManifest(place: RunPlace): Promise<Manifest | undefined> {
+  const path = `${place.name}/${manifestName({ stem: STEM })}`;
+  const text = await place.read(manifestName({ stem: STEM }));
   if (text === undefined) return undefined;
   try {
     const manifest = JSON.parse(text) as Manifest;
@@ -78,7 +50,7 @@ export async function readManifest(folder: string): Promise<Manifest | undefined
  * Throws USAGE naming what was found, and what differs.
  */
 export async function refuseOtherRun(
-  folder: string,
+  place: RunPlace,
   { run, parts }: Plan,
   manifest: Manifest | undefined,
   isKnown: (part: Part) => Promise<boolean>,
@@ -86,24 +58,24 @@ export async function refuseOtherRun(
   if (manifest !== undefined && manifest.run !== run)
     throw new ShoalError(
       'USAGE',
-      `${folder}/ holds run ${manifest.run}, which is done, and this command asks for run ${run}:\n  ` +
-        `${differences(manifest, parts).join('\n  ')}\nname another folder, or remove that run from this one`,
+      `${place.name}/ holds run ${manifest.run}, which is done, and this command asks for run ${run}:\n  ` +
+        `${differences(manifest, parts).join('\n  ')}\nname another place, or remove that run from this one`,
     );
   const byName = new Map(parts.map((part) => [partName(part), part]));
-  for (const name of await objectsIn(folder)) {
+  for (const name of await objectsIn(place)) {
     const part = byName.get(name);
     if (part !== undefined && (await isKnown(part))) continue;
     throw new ShoalError(
       'USAGE',
-      `${folder}/ holds ${name}, of which the queue server does not know that it is of this run (${run}): it is of ` +
-        'another command, of sources that were changed since, or older than what the server keeps. Name another folder, ' +
+      `${place.name}/ holds ${name}, of which the queue server does not know that it is of this run (${run}): it is of ` +
+        'another command, of sources that were changed since, or older than what the server keeps. Name another place, ' +
         'or remove it',
     );
   }
 }
 
-async function objectsIn(folder: string): Promise<string[]> {
-  return (await readdir(folder)).filter((name) => new RegExp(`^${STEM}-\\d{5}\\.\\w+$`).test(name)).toSorted();
+async function objectsIn(place: RunPlace): Promise<string[]> {
+  return (await place.names()).filter((name) => new RegExp(`^${STEM}-\\d{5}\\.\\w+$`).test(name)).toSorted();
 }
 
 function differences(manifest: Manifest, parts: readonly Part[]): string[] {
@@ -129,74 +101,50 @@ function nameOf(source: Part['source']): string {
 }
 
 /** Whether the object of a part lies there as it was written, by its size. */
-export async function isThere(folder: string, { name, bytes }: Pick<PartResult, 'name' | 'bytes'>): Promise<boolean> {
-  const facts = await stat(join(folder, name)).catch(() => undefined);
-  return facts?.size === bytes;
+export async function isThere(place: RunPlace, { name, bytes }: Pick<PartResult, 'name' | 'bytes'>): Promise<boolean> {
+  return (await place.size(name)) === bytes;
 }
 
 /** FILE_UNWRITABLE where so many rows do not fit. `bytes`: of the sources, as far as they go along. */
 export async function checkRoom(
-  folder: string,
+  place: RunPlace,
   { rows, dims, bytes, output }: { rows: number; dims: number; bytes: number; output: PartOutput },
 ): Promise<void> {
-  const { bavail, bsize } = await statfs(folder);
-  const own = rows * (dims * BYTES_PER_DIM[output.dtype] + (output.dtype === 'i8' ? 4 : 0));
-  const needed = own + (output.carries === true || output.withText === true ? bytes : 0);
-  if (needed <= bavail * bsize) return;
-  const [need, room] = [needed, bavail * bsize].map((one) => `${(one / 1e9).toFixed(1)} GB`);
+  const free = await place.room();
+  const carried = output.carries === true || output.withText === true ? bytes : 0;
+  const needed = objectBytes({ rows, dims, dtype: output.dtype, carried });
+  if (free === undefined || needed <= free) return;
+  const [need, room] = [needed, free].map((one) => `${(one / 1e9).toFixed(1)} GB`);
   throw new ShoalError(
     'FILE_UNWRITABLE',
-    `${folder}/ has room for ${room}, and ${rows.toLocaleString('en')} rows of ${dims} dimensions (${output.dtype}) take ` +
+    `${place.name}/ has room for ${room}, and ${rows.toLocaleString('en')} rows of ${dims} dimensions (${output.dtype}) take ` +
       `about ${need}; make room, write elsewhere, or have smaller values (--dtype f16)`,
   );
 }
 
-/** Rows of these parts that lie behind checkpoints, by part: how far workers have come with what is not done. */
-export async function checkpointRows(folder: string, open: readonly Part[]): Promise<ReadonlyMap<Part, number>> {
-  const there = new Set(await readdir(folder).catch(() => []));
-  const begun = open.filter((part) => there.has(partCheckpoint(part)));
-  return new Map(
-    await Promise.all(
-      begun.map(async (part) => {
-        const text = await readFile(join(folder, partCheckpoint(part)), 'utf8').catch(() => '');
-        const [, rows = '0'] = /"rows":(\d{1,9})\b/.exec(text) ?? [];
-        return [part, Number(rows)] as const;
-      }),
-    ),
-  );
-}
-
 /** Whole or not at all. Refused where another run's lies there by now: somebody else works in the same folder. */
-export async function writeManifest(folder: string, { run, output }: Part, text: string): Promise<string> {
-  const path = join(folder, manifestName(output));
-  const other = await readManifest(folder);
+export async function writeManifest(place: RunPlace, { run, output }: Part, text: string): Promise<void> {
+  const name = manifestName(output);
+  const other = await readManifest(place);
   if (other !== undefined && other.run !== run)
     throw new ShoalError(
       'FILE_UNWRITABLE',
-      `${path} became that of run ${other.run} while run ${run} was worked on: two commands write into one folder, and ` +
-        'their objects lie over each other. Empty it, and run one of them again',
+      `${place.name}/${name} became that of run ${other.run} while run ${run} was worked on: two commands write into one ` +
+        'place, and their objects lie over each other. Empty it, and run one of them again',
     );
-  const beside = `${path}.${process.pid}`;
-  try {
-    await writeFile(beside, text, { flush: true });
-    await rename(beside, path);
-  } catch (error) {
-    await rm(beside, { force: true });
-    throw writeFailure(path, error);
-  }
-  return path;
+  await place.writeManifest(name, run, text);
 }
 
 /** Reads every object through. FILE_UNREADABLE naming all that are not what the manifest says. */
 export async function verifyObjects(
-  folder: string,
+  place: RunPlace,
   list: Manifest['list'],
   { signal, onBytes }: { readonly signal: AbortSignal; readonly onBytes: (bytes: number) => void },
 ): Promise<void> {
   const begunMs = performance.now();
   const wrong: string[] = [];
   for (const { name, sha256, bytes } of list) {
-    const found = await digestOf(join(folder, name), { signal, onBytes });
+    const found = await digestOf(place, name, { signal, onBytes });
     if (found.sha256 !== sha256)
       wrong.push(
         `${name}: ${found.problem ?? `${found.bytes} bytes of sha256 ${found.sha256}, not ${bytes} of ${sha256}`}`,
@@ -205,27 +153,30 @@ export async function verifyObjects(
   if (wrong.length === 0) return;
   throw new ShoalError(
     'FILE_UNREADABLE',
-    `${wrong.length} of ${list.length} objects in ${folder}/ are not what the manifest says ` +
+    `${wrong.length} of ${list.length} objects in ${place.name}/ are not what the manifest says ` +
       `(read in ${duration((performance.now() - begunMs) / 1_000)}):\n  ${wrong.slice(0, 20).join('\n  ')}\nremove these, and ` +
       'run the command again: it has them computed anew',
   );
 }
 
 async function digestOf(
-  path: string,
+  place: RunPlace,
+  name: string,
   { signal, onBytes }: { readonly signal: AbortSignal; readonly onBytes: (bytes: number) => void },
 ): Promise<{ sha256?: string; bytes: number; problem?: string }> {
   const hash = createHash('sha256');
   let bytes = 0;
   try {
-    for await (const chunk of createReadStream(path, { highWaterMark: 1024 * 1024, signal })) {
-      hash.update(chunk as Buffer);
-      bytes += (chunk as Buffer).length;
-      onBytes((chunk as Buffer).length);
+    const chunks = await place.chunks(name, signal);
+    if (chunks === undefined) return { bytes, problem: 'it is gone' };
+    for await (const chunk of chunks) {
+      hash.update(chunk);
+      bytes += chunk.length;
+      onBytes(chunk.length);
     }
   } catch (error) {
     signal.throwIfAborted();
-    return { bytes, problem: codeOf(error) === 'ENOENT' ? 'it is gone' : String(error) };
+    return { bytes, problem: String(error) };
   }
   return { sha256: hash.digest('hex'), bytes };
 }

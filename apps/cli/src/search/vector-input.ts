@@ -12,7 +12,7 @@ import { readVectors, vectorFileCure, vectorFormat, type RowBatch, type VectorFi
 import type { BuildFlags } from '../commands/collections.ts';
 import { readLines } from '@shoal/worker/files/lines';
 import { isObjectAddress } from '../input/object-address.ts';
-import { ObjectSource } from '../input/object-source.ts';
+import { ObjectSource } from '@shoal/worker/files/object-source';
 import { hasParquetVectors, parquetVectors, type VectorColumns } from '../input/parquet-vectors.ts';
 import { decodeLine } from '@shoal/worker/files/utf8';
 import { sayAway, type Terminal } from '../terminal.ts';

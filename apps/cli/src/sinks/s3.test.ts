@@ -10,7 +10,8 @@ import { gathered } from '@shoal/fetch/s3';
 import { checkTarget } from '../output/target.ts';
 import { Sandbox } from '../testing/shoal-process.ts';
 import { S3BehindWay } from '../testing/s3-behind-way.ts';
-import { S3Object, objectPlace, type BegunUpload, type UploadTerms } from './s3.ts';
+import { objectPlace } from '@shoal/worker/files/object-place';
+import { S3Object, type BegunUpload, type UploadTerms } from './s3.ts';
 
 describe('an address', () => {
   test.each([

@@ -5,7 +5,8 @@
 import { createHash } from 'node:crypto';
 import { open, type FileHandle } from 'node:fs/promises';
 import { ShoalError } from '@shoal/contract';
-import { S3Bucket, S3Failure, patiently, s3Place, type S3Condition, type S3Place } from '@shoal/fetch/s3';
+import { S3Bucket, S3Failure, patiently, type S3Condition, type S3Place } from '@shoal/fetch/s3';
+import { storeReason } from '@shoal/worker/files/object-place';
 
 /** An upload in parts that has begun. */
 export interface BegunUpload {
@@ -32,20 +33,6 @@ export interface UploadTerms {
 /** S3 takes no smaller parts of an object but for the last, and 10,000 of them. */
 const PART_BYTES = 16 << 20;
 const MOST_PARTS = 9_000;
-
-/** The object that an address names; undefined where it is none of S3's. USAGE for one that is not whole. */
-export function objectPlace(address: string, what: 'input' | 'output'): S3Place | undefined {
-  try {
-    return s3Place(address);
-  } catch (error) {
-    if (!(error instanceof TypeError)) throw error;
-    throw new ShoalError(
-      'USAGE',
-      `the ${what} ${address} ${error.message}; an object is called s3://BUCKET/KEY, for example ` +
-        's3://bucket/vectors.parquet',
-    );
-  }
-}
 
 export class S3Object {
   readonly place: S3Place;
@@ -195,14 +182,4 @@ function unwritable(place: S3Place, error: unknown): ShoalError<'FILE_UNWRITABLE
     { file: place.name },
     error,
   );
-}
-
-/** What a store says that refuses something, for a person. */
-export function storeReason({ bucket }: S3Place, error: unknown): string {
-  const code = error instanceof S3Failure ? error.code : undefined;
-  if (code === 'NoSuchBucket') return `there is no bucket ${bucket}`;
-  if (code === 'CredentialsProviderError')
-    return 'no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE';
-  const message = error instanceof Error ? error.message : String(error);
-  return message === 'HTTP 403' ? 'these credentials may not do that there (403)' : message;
 }

@@ -11,10 +11,12 @@ import {
   partName,
   partTemporary,
   type Failure,
+  type Part,
   type PartJob,
   type PartResult,
 } from '@shoal/contract';
 import { noLog, type RawClaim } from '@shoal/core';
+import { S3Bucket, gathered } from '@shoal/fetch/s3';
 import { BullJobSource, WorkerPresence } from '@shoal/queue';
 import { PartLedger } from '@shoal/queue/payload';
 import { WORKER_FACTS, type TestServer } from '@shoal/queue/testing';
@@ -73,7 +75,7 @@ export class PartHands {
     await this.before(job);
     const failure = this.fails(job);
     if (failure !== undefined) return void (await this.source.settle(claim, { kind: 'fail', failure }));
-    const result = written(job, claim.token);
+    const result = await written(job, claim.token);
     const { part, fingerprint, jobId } = job;
     const pointer = encodePartResult(result, { fingerprint, dtype: part.output.dtype });
     await this.ledger.commit({ jobId, token: claim.token, pointer, ttlMs: job.resultTtlMs });
@@ -85,13 +87,13 @@ export class PartHands {
   }
 }
 
-function written({ part, rows }: PartJob, token: string): PartResult {
-  if (part.source.kind !== 'file' || part.output.kind !== 'folder') throw new Error('files and folders alone');
-  const { range } = part;
-  const all = readFileSync(part.source.path);
+async function written({ part, rows }: PartJob, token: string): Promise<PartResult> {
+  const { range, output } = part;
+  const all = await sourceOf(part);
   const bytes = range.kind === 'bytes' ? all.subarray(range.from, range.to) : all;
   const name = partTemporary(part, token);
-  writeFileSync(join(part.output.folder, name), bytes);
+  if (output.kind === 'folder') writeFileSync(join(output.folder, name), bytes);
+  else await inBucket(output.bucket, (bucket) => bucket.put(output.prefix + partName(part), bytes));
   return {
     name: partName(part),
     written: name,
@@ -103,6 +105,21 @@ function written({ part, rows }: PartJob, token: string): PartResult {
     tokens: rows,
     refused: { rows: 0, first: [] },
   };
+}
+
+async function sourceOf({ source }: Part): Promise<Buffer> {
+  if (source.kind === 'file') return readFileSync(source.path);
+  const { key, etag } = source;
+  return inBucket(source.bucket, async (bucket) => gathered((await bucket.get(key, { version: `"${etag}"` }))!.pieces));
+}
+
+async function inBucket<Done>(name: string, use: (bucket: S3Bucket) => Promise<Done>): Promise<Done> {
+  const bucket = await S3Bucket.open(name);
+  try {
+    return await use(bucket);
+  } finally {
+    bucket.close();
+  }
 }
 
 function valueOf({ jobId, part, rows }: PartJob) {

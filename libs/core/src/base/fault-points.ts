@@ -10,10 +10,13 @@ export type FaultPoint =
   | 'after-announce'
   | 'before-acknowledge'
   | 'after-acknowledge'
-  // of parts of files: behind a checkpoint; the object whole, committed, under its last name
+  // of parts of files: behind a checkpoint; the object whole on a disk, where it can be committed, committed, under its
+  // last name as well (in a bucket), under that alone
   | 'part-checkpoint'
+  | 'part-written'
   | 'part-whole'
   | 'part-committed'
+  | 'part-copied'
   | 'part-renamed';
 
 export interface FaultPoints {

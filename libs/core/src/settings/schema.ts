@@ -37,12 +37,15 @@ export const settingsSchema = z.strictObject({
     ),
   partFolders: z
     .string()
-    .regex(/^\s*\/[^,]*(,\s*\/[^,]*)*$/, 'must be absolute paths of folders separated by commas')
+    .regex(
+      /^\s*(\/|s3:\/\/[a-z0-9])[^,]*(,\s*(\/|s3:\/\/[a-z0-9])[^,]*)*$/,
+      'must be absolute paths of folders, or s3://BUCKET/PREFIX, separated by commas',
+    )
     .optional()
     .describe(
-      'Folders, separated by commas, in which workers may read and write parts of files (docs/files.md): with it a worker ' +
-        'takes parts of runs, and reads and writes nothing outside of these. Unset: it takes none. All workers of a ' +
-        'model that have it should see the same files under the same paths.',
+      'Folders, separated by commas, in which workers may read and write parts of files (docs/files.md), also ' +
+        's3://BUCKET/PREFIX: with it a worker takes parts of runs, and reads and writes nothing outside of these. Unset: ' +
+        'it takes none. All workers of a model that have it should see the same files under the same paths.',
     ),
   payloadServers: z
     .string()

@@ -164,8 +164,11 @@ function startExecutor(
     const { device, precision } = backend;
     return new PartRunner({
       ledger: ofParts.ledger,
-      open: (terms) => ofParts.threads.open(terms),
-      places: new PartPlaces(settings.parts.folders),
+      open: (terms, signal) => ofParts.threads.open(terms, signal),
+      places: new PartPlaces(settings.parts.folders, {
+        onAway: (reason, waitMs) =>
+          log.warn({ reason, waitMs }, 'a store that gets objects of parts is away, and is waited for'),
+      }),
       model: { name, dims, isNormalized, device, precision },
       tokenizer,
       prompts: model,

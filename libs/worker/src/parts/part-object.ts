@@ -70,6 +70,7 @@ export class PartObject {
   #spent: Spent;
   /** Good records of the part that are in the object. */
   readonly position: number;
+  #isWhole = false;
   #synced: { readonly bytes: number; readonly atMs: number };
   /** Where nothing was held back in the encoder last. */
   #even: Reached;
@@ -159,6 +160,7 @@ export class PartObject {
     await this.#checkpointing;
     await writing(this.#path, () => this.#file.sync());
     await this.#file.close();
+    this.#isWhole = true;
     return {
       name: partName(part),
       written: partTemporary(part, token),
@@ -171,7 +173,7 @@ export class PartObject {
   async leave(): Promise<void> {
     try {
       await this.#checkpointing;
-      if (this.#even.bytes > this.#synced.bytes) await this.#checkpoint();
+      if (!this.#isWhole && this.#even.bytes > this.#synced.bytes) await this.#checkpoint();
     } finally {
       await this.#file.close();
     }

@@ -1,44 +1,121 @@
-// Where parts of files may lie: in the folders that this worker was given, whatever symbolic links say, and nowhere else.
-// A source is one version of a file: another size or time of change is another file, and fails the part by name.
+// Where parts of files may lie: in the folders and below the prefixes of buckets that this worker was given, whatever
+// symbolic links say, and nowhere else. A source is one version of a file or of an object: another size or time of change,
+// or another ETag, is another file, and fails the part by name. Where objects go is told by `PartTarget`: a folder
+// (part-folder.ts), or a bucket (part-bucket.ts).
 
 import { createReadStream, type Stats } from 'node:fs';
 import { open, realpath, stat, type FileHandle } from 'node:fs/promises';
 import { basename, dirname, join, relative } from 'node:path';
-import { ShoalError, type PartOutput, type PartSource } from '@shoal/contract';
+import {
+  ShoalError,
+  isWithin,
+  partRows,
+  type Part,
+  type PartOutput,
+  type PartResult,
+  type PartSource,
+} from '@shoal/contract';
 import { codeOf } from '@shoal/core/base';
+import { S3Bucket } from '@shoal/fetch/s3';
+import type { ParquetFile, ReadableAt } from '../files/footer.ts';
+import { objectBytes } from '../files/object-bytes.ts';
+import type { OnAway } from '../files/object-source.ts';
 import { writeFailure } from '../files/write-failure.ts';
+import { BucketFile, BucketTarget, type BucketTerms } from './part-bucket.ts';
+import { FolderTarget } from './part-folder.ts';
+import type { Written } from './part-object.ts';
+
+/** One version of a file or of an object, as it is read. */
+export interface PartFile {
+  /** As it is called in messages. */
+  readonly name: string;
+  readonly bytes: number;
+  /** Throws SOURCE_CHANGED where it is another one by now. */
+  check(): Promise<void>;
+  /** To be read at places; the caller closes it. */
+  open(): Promise<ReadableAt>;
+  /** Its bytes from one place to another. */
+  chunks(from: number, to: number): AsyncGenerator<Buffer>;
+  /** Breaks off what is read, where it may wait for somebody. */
+  stop(): void;
+}
+
+/** Where the objects of a run go. Everything may be done again, by whoever has the part. */
+export interface PartTarget {
+  /** In which the object is written, links resolved. */
+  readonly folder: string;
+  /** Throws FILE_UNWRITABLE where an object of so many bytes, about, has no place. */
+  checkRoom(bytes: number): Promise<void>;
+  /** What is whole in the folder may be committed from now on, whatever becomes of this worker. */
+  put(written: Written): Promise<void>;
+  /** What was put by this name, and was not chosen, as far as that can be done at once. */
+  remove(written: string): Promise<void>;
+  /**
+   * The chosen object gets its last name, and what others wrote of the part goes. False where it lies under neither name.
+   * `onCopied`: told while it has both names.
+   */
+  name(result: Pick<PartResult, 'name' | 'written' | 'sha256' | 'bytes'>, onCopied: () => void): Promise<boolean>;
+  /** Whole or not at all. */
+  writeManifest(name: string, text: string): Promise<void>;
+  /** As what lies there is called in messages. */
+  pathOf(name: string): string;
+  /** Breaks off what waits for somebody. */
+  stop(): void;
+}
+
+export interface PartPlacesOptions {
+  /** Told each time a store that has files, or gets objects, is away. */
+  readonly onAway?: OnAway | undefined;
+  /** Before each further attempt. For tests. */
+  readonly patienceMs?: readonly number[] | undefined;
+}
+
+/** A request on which nothing moves. A store copies 5 GB in less. */
+const IDLE_MS = 120_000;
 
 export class PartPlaces {
   readonly #folders: readonly string[];
+  readonly #options: PartPlacesOptions;
+  readonly #buckets = new Map<string, Promise<S3Bucket>>();
 
-  /** `folders`: absolute paths. */
-  constructor(folders: readonly string[]) {
+  /** `folders`: absolute paths, and addresses s3://BUCKET/PREFIX. */
+  constructor(folders: readonly string[], options: PartPlacesOptions = {}) {
     this.#folders = folders;
+    this.#options = options;
   }
 
-  /** Throws FILE_UNREADABLE for what may not be read, or is not there, and SOURCE_CHANGED. */
-  async source(source: PartSource): Promise<SourceFile> {
-    if (source.kind !== 'file')
-      throw new ShoalError(
-        'FILE_UNREADABLE',
-        `s3://${source.bucket}/${source.key} cannot be read: workers of this version read parts of files alone`,
-      );
-    const path = await realpath(source.path).catch((error: unknown) => {
-      throw unreadable(source.path, error);
-    });
-    await this.#checkInside('FILE_UNREADABLE', source.path, path);
-    const file = new SourceFile(path, source);
+  /** Throws FILE_UNREADABLE for what may not be read, or is not there, and SOURCE_CHANGED. `signal` stops it. */
+  async source(source: PartSource, signal?: AbortSignal): Promise<PartFile> {
+    const file = source.kind === 'file' ? await this.#file(source) : await this.#object(source);
+    stopWith(signal, file);
     await file.check();
     return file;
   }
 
-  /** The folder itself, links resolved. Throws FILE_UNWRITABLE. */
-  async target(output: PartOutput): Promise<string> {
-    if (output.kind !== 'folder')
-      throw new ShoalError(
-        'FILE_UNWRITABLE',
-        `s3://${output.bucket}/${output.prefix} cannot be written: workers of this version write parts into folders alone`,
-      );
+  async #file(source: Extract<PartSource, { kind: 'file' }>): Promise<PartFile> {
+    const path = await realpath(source.path).catch((error: unknown) => {
+      throw unreadable(source.path, error);
+    });
+    await this.#checkInside('FILE_UNREADABLE', source.path, path);
+    return new SourceFile(path, source);
+  }
+
+  async #object(source: Extract<PartSource, { kind: 's3' }>): Promise<PartFile> {
+    this.#checkWithin('FILE_UNREADABLE', `s3://${source.bucket}/${source.key}`);
+    return new BucketFile(source, await this.#terms(source.bucket));
+  }
+
+  /** Throws FILE_UNWRITABLE. `signal` stops it. */
+  async target({ output, run }: Pick<Part, 'output' | 'run'>, signal?: AbortSignal): Promise<PartTarget> {
+    if (output.kind === 'folder') return new FolderTarget(await this.#folder(output));
+    this.#checkWithin('FILE_UNWRITABLE', `s3://${output.bucket}/${output.prefix}`);
+    const target = await BucketTarget.open(output, run, await this.#terms(output.bucket));
+    stopWith(signal, target);
+    return target;
+  }
+
+  /** The folder itself, links resolved. */
+  async #folder(output: Extract<PartOutput, { kind: 'folder' }>): Promise<string> {
     const folder = await realpath(output.folder).catch((error: unknown) => {
       throw codeOf(error) === 'ENOENT'
         ? new ShoalError('FILE_UNWRITABLE', `cannot write ${output.folder}: there is no such folder; make it`)
@@ -48,24 +125,59 @@ export class PartPlaces {
     return folder;
   }
 
+  async #terms(bucket: string): Promise<BucketTerms> {
+    const opened = this.#buckets.get(bucket) ?? S3Bucket.open(bucket, { idleMs: IDLE_MS });
+    this.#buckets.set(bucket, opened);
+    opened.catch(() => this.#buckets.delete(bucket));
+    return { bucket: await opened, ...this.#options };
+  }
+
   async #checkInside(code: 'FILE_UNREADABLE' | 'FILE_UNWRITABLE', asked: string, found: string): Promise<void> {
-    for (const folder of this.#folders) {
+    for (const folder of this.#folders.filter((one) => one.startsWith('/'))) {
       const inside = relative(await realpath(folder).catch(() => folder), found);
       if (inside !== '..' && !inside.startsWith('../')) return;
     }
-    const where = asked === found ? asked : `${asked} (${found})`;
-    throw new ShoalError(
+    throw this.#outside(code, asked, asked === found ? asked : `${asked} (${found})`);
+  }
+
+  /** Of addresses. Stores that keep objects as files may understand "." and "..". */
+  #checkWithin(code: 'FILE_UNREADABLE' | 'FILE_UNWRITABLE', address: string): void {
+    const isPlain = !address.split('/').some((one) => one === '.' || one === '..');
+    if (!isPlain || !isWithin(address, this.#folders)) throw this.#outside(code, address, address);
+  }
+
+  #outside(code: 'FILE_UNREADABLE' | 'FILE_UNWRITABLE', file: string, where: string): ShoalError {
+    return new ShoalError(
       code,
       `${where} lies outside of the folders in which this worker takes parts: ${this.#folders.join(', ')} ` +
         '(partFolders, SHOAL_PART_FOLDERS)',
-      { file: asked },
+      { file },
     );
   }
 }
 
-/** One version of a file. */
-export class SourceFile {
-  /** As it is called in messages. */
+function stopWith(signal: AbortSignal | undefined, waiting: { stop(): void }): void {
+  if (signal?.aborted === true) waiting.stop();
+  else signal?.addEventListener('abort', () => waiting.stop(), { once: true });
+}
+
+/** About how many bytes the object of a part will have; `parquet`: its source, where columns of that go along. */
+export function expectedBytes(part: Part, dims: number, parquet: ParquetFile | undefined): number {
+  const { output, range } = part;
+  const carried =
+    output.carries === true && parquet !== undefined
+      ? parquet.groups.slice(range.from, range.to).reduce((sum, group) => sum + groupBytes(group), 0)
+      : output.withText === true && range.kind === 'bytes'
+        ? range.to - range.from
+        : 0;
+  return objectBytes({ rows: partRows(part), dims, dtype: output.dtype, carried });
+}
+
+function groupBytes({ chunks }: ParquetFile['groups'][number]): number {
+  return chunks.reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+class SourceFile implements PartFile {
   readonly name: string;
   readonly #path: string;
   readonly #source: Extract<PartSource, { kind: 'file' }>;
@@ -80,7 +192,6 @@ export class SourceFile {
     return this.#source.bytes;
   }
 
-  /** Throws SOURCE_CHANGED where the file is another one by now. */
   async check(): Promise<void> {
     this.#compare(
       await stat(this.#path).catch((error: unknown) => {
@@ -89,7 +200,6 @@ export class SourceFile {
     );
   }
 
-  /** To be read at places; the caller closes it. */
   async open(): Promise<FileHandle> {
     const file = await open(this.#path, 'r').catch((error: unknown) => {
       throw unreadable(this.#source.path, error);
@@ -103,7 +213,6 @@ export class SourceFile {
     }
   }
 
-  /** Its bytes from one place to another. */
   async *chunks(from: number, to: number): AsyncGenerator<Buffer> {
     if (to <= from) return;
     const file = await this.open();
@@ -119,6 +228,10 @@ export class SourceFile {
     } finally {
       await file.close();
     }
+  }
+
+  stop(): void {
+    // a disk is not waited for
   }
 
   #compare({ size, mtimeMs }: Stats): void {

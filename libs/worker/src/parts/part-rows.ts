@@ -8,7 +8,7 @@ import { readFooter, readAt, type ParquetFile } from '../files/footer.ts';
 import { lineRecords } from '../files/line-records.ts';
 import { parquetRecords } from '../files/parquet-records.ts';
 import { placeIn, unitOf, type Found, type RecordOptions, type TextRecord } from '../files/record.ts';
-import type { SourceFile } from './part-place.ts';
+import type { PartFile } from './part-place.ts';
 
 export interface RowBatch {
   readonly records: readonly TextRecord[];
@@ -18,7 +18,7 @@ export interface RowBatch {
 
 export interface PartRowsOptions {
   readonly part: Part;
-  readonly file: SourceFile;
+  readonly file: PartFile;
   /** Of a Parquet file. */
   readonly parquet: ParquetFile | undefined;
   /** Rows of a small job. */
@@ -38,7 +38,7 @@ const JOB_CHARACTERS = 4 * 1024 * 1024;
 type Row = TextRecord | { readonly line: number; readonly problem: string };
 
 /** Reads the footer, and checks that the part is a part of this file. JOB_INVALID, FILE_UNREADABLE. */
-export async function openRange({ format, range }: Part, file: SourceFile): Promise<ParquetFile | undefined> {
+export async function openRange({ format, range }: Part, file: PartFile): Promise<ParquetFile | undefined> {
   const handle = await file.open();
   try {
     if (range.kind === 'bytes') {
@@ -66,7 +66,7 @@ export async function openRange({ format, range }: Part, file: SourceFile): Prom
   }
 }
 
-function wrongRange({ name }: SourceFile, problem: string): ShoalError<'JOB_INVALID'> {
+function wrongRange({ name }: PartFile, problem: string): ShoalError<'JOB_INVALID'> {
   return new ShoalError('JOB_INVALID', `the part does not fit ${name}: ${problem}; whoever cut the file counted wrong`);
 }
 

@@ -1,7 +1,8 @@
-// A part on a real queue server and a real folder, with a worker that dies at each point where it may: whoever has the part
+// A part on a real queue server, in a real folder and in a bucket of a real server of S3's protocol, with a worker that dies at each point where it may: whoever has the part
 // next ends it, each row is there once, and the bytes are those of a worker that nobody disturbed.
 
 import { createHash } from 'node:crypto';
+import { mkdirSync } from 'node:fs';
 import {
   chmod,
   mkdir,
@@ -16,10 +17,10 @@ import {
   writeFile,
 } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { parquetReadObjects } from 'hyparquet';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import {
   decodePartResult,
   decodeInput,
@@ -36,24 +37,34 @@ import { systemClock, type JobOutcome } from '@shoal/core';
 import { noFaults, type FaultPoints } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
 import { PartLedger, closeConnection, openConnection, type Redis } from '@shoal/queue/payload';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import {
+  S3Gate,
+  mayHaveS3Server,
+  startS3Server,
+  startTestServer,
+  type S3Server,
+  type TestServer,
+} from '@shoal/queue/testing';
 import { readFooter } from '../files/footer.ts';
 import { ParquetEncoder } from '../files/parquet-rows.ts';
 import { PartPlaces } from './part-place.ts';
 import { orderOf } from '../testing/part-order.ts';
-import { PartRun, type PartRunParts } from './part-run.ts';
+import { Left, PartRun, type PartRunParts } from './part-run.ts';
 import { OpenPart } from './part-work.ts';
 
 const DIMS = 4;
 const QUEUE = 'parts-fake';
 const MODEL = 'fake@0123456789ab';
 const ROWS = 5_000;
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 const log = new RecordingLogger();
 let server: TestServer;
 let redis: Redis;
 let ledger: PartLedger;
 let place: string;
 let runs = 0;
+/** Where the part of a test lies, and its object goes. */
+let scene: Scene;
 
 beforeAll(async () => {
   server = await startTestServer({ topology: 'single' });
@@ -64,9 +75,12 @@ beforeAll(async () => {
 beforeEach(async () => {
   place = await mkdtemp(join(tmpdir(), 'shoal-parts-'));
   await mkdir(join(place, 'out'));
+  scene = folders;
 });
 
 afterEach(async () => {
+  if (ownTmpdir === undefined) delete process.env['TMPDIR'];
+  else process.env['TMPDIR'] = ownTmpdir;
   await rm(place, { recursive: true, force: true });
 });
 
@@ -88,6 +102,84 @@ async function sourceAt(path: string): Promise<PartSource> {
   return { kind: 'file', path, bytes: size, modifiedMs: mtimeMs };
 }
 
+type Place =
+  | { readonly kind: 'folder'; readonly folder: string }
+  | { readonly kind: 's3'; readonly bucket: string; readonly prefix: string };
+
+/** What the same tests are held over. */
+interface Scene {
+  /** What was written at a path. */
+  readonly source: (path: string) => Promise<PartSource>;
+  readonly output: () => Place;
+  readonly places: () => PartPlaces;
+  /** What is where the objects go, by name. */
+  readonly out: () => Promise<string[]>;
+  readonly bytesOf: (part: Part) => Promise<Buffer>;
+  /** What others see of a part that is not committed. */
+  readonly lastNames: () => Promise<string[]>;
+  readonly empty: () => Promise<void>;
+}
+
+const folders: Scene = {
+  source: sourceAt,
+  output: () => ({ kind: 'folder', folder: join(place, 'out') }),
+  places: () => new PartPlaces([place]),
+  out: async () => (await readdir(join(place, 'out'))).toSorted(),
+  lastNames: async () => (await out()).filter((name) => /\.(parquet|json)$/.test(name)),
+  bytesOf: (part) => readFile(join(place, 'out', partName(part))),
+  empty: async () => {
+    await rm(join(place, 'out'), { recursive: true });
+    await mkdir(join(place, 'out'));
+  },
+};
+
+let s3: S3Server | undefined;
+let gate: S3Gate;
+let machines = 0;
+const ownTmpdir = process.env['TMPDIR'];
+const BUCKET = 'shoal-parts';
+
+async function openStore(): Promise<void> {
+  s3 = await startS3Server();
+  await s3.makeBucket(BUCKET);
+  gate = await S3Gate.open(s3.endpoint);
+  Object.assign(process.env, s3.credentials, { AWS_ENDPOINT_URL_S3: gate.endpoint });
+}
+
+async function closeStore(): Promise<void> {
+  delete process.env['AWS_ENDPOINT_URL_S3'];
+  await gate.close();
+  await s3!.stop();
+}
+
+/** In the bucket, below a prefix of the test's own. */
+const buckets: Scene = {
+  source: async (path) => {
+    const key = `in/${basename(place)}/${basename(path)}`;
+    await s3!.write(BUCKET, key, await readFile(path));
+    const found = await s3!.ask(`${BUCKET}/${key}`, { method: 'HEAD' });
+    const etag = found.headers.get('etag')!.replaceAll('"', '');
+    return { kind: 's3', bucket: BUCKET, key, etag, bytes: (await stat(path)).size };
+  },
+  output: () => ({ kind: 's3', bucket: BUCKET, prefix: `out/${basename(place)}/` }),
+  // on a machine of its own
+  places: () => {
+    process.env['TMPDIR'] = join(place, `machine-${++machines}`);
+    mkdirSync(process.env['TMPDIR']);
+    return new PartPlaces([`s3://${BUCKET}/in`, `s3://${BUCKET}/out/`], { patienceMs: [10, 20, 40, 80] });
+  },
+  out: async () => {
+    const before = `out/${basename(place)}/`;
+    const keys = [...(await s3!.objects(BUCKET)).keys()].filter((key) => key.startsWith(before));
+    return keys.map((key) => key.slice(before.length)).toSorted();
+  },
+  lastNames: async () => (await out()).filter((name) => !name.startsWith('_temporary/')),
+  bytesOf: async (part) => (await s3!.objects(BUCKET)).get(`out/${basename(place)}/${partName(part)}`)!,
+  empty: async () => {
+    for (const name of await out()) await s3!.ask(`${BUCKET}/out/${basename(place)}/${name}`, { method: 'DELETE' });
+  },
+};
+
 /** Lines of JSONL; the third part of the file is the part, and some of its rows are bad. */
 async function linesPart(more: Partial<Part> = {}): Promise<Part> {
   const path = join(place, 'docs.jsonl');
@@ -98,7 +190,7 @@ async function linesPart(more: Partial<Part> = {}): Promise<Part> {
   const from = Buffer.byteLength(lines.slice(0, 1_000).join(''));
   return partOf({
     format: 'jsonl',
-    source: await sourceAt(path),
+    source: await scene.source(path),
     range: { kind: 'bytes', from, to: (await stat(path)).size, firstLine: 1_001, lines: 4_000 },
     ...more,
   });
@@ -120,7 +212,7 @@ async function groupsPart(more: Partial<Part> = {}): Promise<Part> {
   await writeFile(path, Buffer.concat([encoder.head(), ...pieces.map(({ bytes }) => bytes), encoder.tail()]));
   return partOf({
     format: 'parquet',
-    source: await sourceAt(path),
+    source: await scene.source(path),
     range: { kind: 'groups', from: 1, to: 3, firstRow: 2_048, rows: ROWS - 2_048 },
     output: { ...OUTPUT(), carries: true, vectorField: 'vector' },
     ...more,
@@ -129,8 +221,7 @@ async function groupsPart(more: Partial<Part> = {}): Promise<Part> {
 
 const OUTPUT = () =>
   ({
-    kind: 'folder',
-    folder: join(place, 'out'),
+    ...scene.output(),
     stem: 'docs',
     format: 'parquet',
     dtype: 'f32',
@@ -171,7 +262,7 @@ interface Worker {
 const tooLong = async (texts: readonly string[]): Promise<boolean[]> => texts.map((text) => text.includes('xxxxxx'));
 
 function worker(token: string, faults: FaultPoints = noFaults, more: Partial<PartRunParts> = {}): Worker {
-  const places = new PartPlaces([place]);
+  const places = scene.places();
   const own: Worker = {
     token,
     texts: 0,
@@ -180,7 +271,7 @@ function worker(token: string, faults: FaultPoints = noFaults, more: Partial<Par
       places,
       jobRows: 256,
       model: { name: MODEL, dims: DIMS, isNormalized: true, device: 'cpu', precision: 'fp32' },
-      open: (terms) => OpenPart.open(terms, { places, tooLong, clock: systemClock, faults }),
+      open: (terms, signal) => OpenPart.open(terms, { places, tooLong, clock: systemClock, faults, signal }),
       // as far as a fake model has tokens: it reads texts
       tokenize: async (_, { input, rows }) => ({
         input,
@@ -216,11 +307,14 @@ async function runBy({ token, parts }: Worker, part: Part): Promise<JobOutcome> 
   return new PartRun(parts, orderOf(part, token)).run();
 }
 
-async function out(): Promise<string[]> {
-  return (await readdir(join(place, 'out'))).toSorted();
-}
+const out = (): Promise<string[]> => scene.out();
+const bytesOf = (part: Part): Promise<Buffer> => scene.bytesOf(part);
 
-const bytesOf = (part: Part): Promise<Buffer> => readFile(join(place, 'out', partName(part)));
+async function manifestText(): Promise<string> {
+  return scene === folders
+    ? readFile(join(place, 'out', 'docs.manifest.json'), 'utf8')
+    : String((await s3!.objects(BUCKET)).get(`out/${basename(place)}/docs.manifest.json`));
+}
 
 async function rowsIn(bytes: Buffer): Promise<Record<string, unknown>[]> {
   const file = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length) as ArrayBuffer;
@@ -232,8 +326,7 @@ async function reference(part: Part): Promise<Buffer> {
   const undisturbed = { ...part, run: 'ffff'.padEnd(16, String(runs % 10)) };
   expect(await runBy(worker(`reference-${runs}`), undisturbed)).toMatchObject({ kind: 'committed' });
   const bytes = await bytesOf(undisturbed);
-  await rm(join(place, 'out'), { recursive: true });
-  await mkdir(join(place, 'out'));
+  await scene.empty();
   await redis.flushall();
   return bytes;
 }
@@ -244,57 +337,185 @@ const FORMS: [string, () => Promise<Part>][] = [
   ['row groups with halves', () => groupsPart({ output: { ...OUTPUT(), dtype: 'f16' } })],
 ];
 
-describe.each(FORMS)('a part of %s', (form, makePart) => {
-  test('becomes one object with each row once, a pointer, an entry and a manifest', async () => {
-    const part = await makePart();
-    const own = worker('a-1');
-    const isLines = form === 'lines';
-    const [first, rows] = isLines ? [1_000, 4_000 - 4] : [2_048, ROWS - 2_048];
-    expect(await runBy(own, part)).toMatchObject({
-      kind: 'committed',
-      value: { rows, dims: DIMS, tokens: 3 * rows, model: MODEL, dtype: part.output.dtype },
+const SCENES: [string, Scene][] = [
+  ['a folder', folders],
+  ['a bucket', buckets],
+];
+if (!mayHaveS3Server) console.warn('parts in buckets are not tried: moto is not in the cache (npm run test:nightly)');
+
+describe.each(SCENES.filter(([, one]) => one === folders || mayHaveS3Server))('in %s', (_where, held) => {
+  beforeAll(() => (held === buckets ? openStore() : undefined), 600_000);
+  beforeEach(() => {
+    scene = held;
+  });
+  afterAll(() => (held === buckets ? closeStore() : undefined));
+
+  // a bucket is held with all forms at night
+  describe.each(held === folders || isNightly ? FORMS : FORMS.slice(1, 2))('a part of %s', (form, makePart) => {
+    test('becomes one object with each row once, a pointer, an entry and a manifest', async () => {
+      const part = await makePart();
+      const own = worker('a-1');
+      const isLines = form === 'lines';
+      const [first, rows] = isLines ? [1_000, 4_000 - 4] : [2_048, ROWS - 2_048];
+      expect(await runBy(own, part)).toMatchObject({
+        kind: 'committed',
+        value: { rows, dims: DIMS, tokens: 3 * rows, model: MODEL, dtype: part.output.dtype },
+      });
+      expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+      const bytes = await bytesOf(part);
+      const found = await rowsIn(bytes);
+      const expected = Array.from({ length: ROWS - first }, (_, at) => first + at).filter(
+        (row) => !isLines || row % 1_000 !== 999,
+      );
+      expect(found.map(({ id }) => id)).toEqual(expected.map((row) => `r${row}`));
+      const column = part.output.vectorField ?? 'embedding';
+      for (const [at, row] of expected.entries()) expect(found[at]![column]).toEqual([...vectorOf(textOf(row))]);
+      const others = part.output.carries === true ? { text: textOf(first + 7), old: [0, 0] } : {};
+      expect(found[7]).toMatchObject(others);
+      const pointer = decodePartResult((await ledger.pointer(partId(part)))!);
+      const sha256 = createHash('sha256').update(bytes).digest('hex');
+      expect(pointer).toMatchObject({ rows, bytes: bytes.length, sha256, refused: { rows: isLines ? 4 : 0 } });
+      expect(pointer.refused.first.map(({ line }) => line)).toEqual(isLines ? [2_000, 3_000, 4_000, 5_000] : []);
+      const manifest = JSON.parse(await manifestText());
+      expect(manifest).toMatchObject({ run: part.run, parts: 1, rows, list: [{ name: 'docs-00000.parquet', sha256 }] });
     });
+
+    test.each([
+      ['embed', 1],
+      ['embed', 9],
+      ['part-checkpoint', 1],
+      ['part-written', 1],
+      ['part-whole', 1],
+      ['part-committed', 1],
+      ['part-copied', 1],
+      ['part-renamed', 1],
+    ] as const)('a worker that dies at %s, the %ith time: another ends it with the same bytes', async (point, nth) => {
+      if (point === 'part-copied' && held === folders) return; // a folder renames
+      const part = await makePart();
+      const bytes = await reference(part);
+      const [first, second] = [worker('dead-1', diesAt(point, nth)), worker('alive-2')];
+      await expect(runBy(first, part)).rejects.toThrow(Died);
+      // under its last name lies only what was committed
+      const isNamed = point === 'part-copied' || point === 'part-renamed';
+      expect(await scene.lastNames()).toEqual(isNamed ? ['docs-00000.parquet'] : []);
+      const wasCommitted = point === 'part-committed' || isNamed;
+      expect(await runBy(second, part)).toMatchObject({ kind: wasCommitted ? 'already' : 'committed' });
+      expect(await bytesOf(part)).toEqual(bytes);
+      expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+      const { rows, tokens } = decodePartResult((await ledger.pointer(partId(part)))!);
+      expect(tokens).toBe(3 * rows);
+      expect(second.texts).toBeLessThanOrEqual(
+        wasCommitted ? 0 : point === 'part-checkpoint' && held === folders ? rows - 1_024 : rows,
+      );
+    });
+  });
+
+  test('a worker whose lease is lost writes nothing under the last name, and the holder’s object stays', async () => {
+    const part = await linesPart();
+    const late = worker('late-1', {
+      reach: (at) =>
+        at === 'part-whole' ? void redis.set(keySpace().lock(QUEUE, partId(part)), 'holder-2') : undefined,
+    });
+    expect(await runBy(late, part)).toMatchObject({ kind: 'lease-lost' });
+    expect(await scene.lastNames()).toEqual([]);
+    expect(await runBy(worker('holder-2'), part)).toMatchObject({ kind: 'committed' });
     expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
-    const bytes = await bytesOf(part);
-    const found = await rowsIn(bytes);
-    const expected = Array.from({ length: ROWS - first }, (_, at) => first + at).filter(
-      (row) => !isLines || row % 1_000 !== 999,
-    );
-    expect(found.map(({ id }) => id)).toEqual(expected.map((row) => `r${row}`));
-    const column = part.output.vectorField ?? 'embedding';
-    for (const [at, row] of expected.entries()) expect(found[at]![column]).toEqual([...vectorOf(textOf(row))]);
-    const others = part.output.carries === true ? { text: textOf(first + 7), old: [0, 0] } : {};
-    expect(found[7]).toMatchObject(others);
-    const pointer = decodePartResult((await ledger.pointer(partId(part)))!);
-    const sha256 = createHash('sha256').update(bytes).digest('hex');
-    expect(pointer).toMatchObject({ rows, bytes: bytes.length, sha256, refused: { rows: isLines ? 4 : 0 } });
-    expect(pointer.refused.first.map(({ line }) => line)).toEqual(isLines ? [2_000, 3_000, 4_000, 5_000] : []);
-    const manifest = JSON.parse(await readFile(join(place, 'out', 'docs.manifest.json'), 'utf8'));
-    expect(manifest).toMatchObject({ run: part.run, parts: 1, rows, list: [{ name: 'docs-00000.parquet', sha256 }] });
+  });
+});
+
+describe.skipIf(!mayHaveS3Server)('of a bucket', () => {
+  beforeAll(openStore, 600_000);
+  beforeEach(() => {
+    scene = buckets;
+    gate.refuse(undefined);
+  });
+  afterAll(closeStore);
+
+  test('who was here before goes on where it was, and a store that is at its end is waited for', async () => {
+    const part = await groupsPart();
+    const bytes = await reference(part);
+    const first = worker('dead-1', diesAt('part-checkpoint'));
+    await expect(runBy(first, part)).rejects.toThrow(Died);
+    const machine = process.env['TMPDIR'];
+    const second = worker('alive-2', noFaults, { places: buckets.places() });
+    process.env['TMPDIR'] = machine; // a worker that is started again where it was killed
+    gate.refuse({ status: 503, code: 'SlowDown', methods: ['PUT', 'GET', 'HEAD', 'DELETE'], times: 9 });
+    expect(await runBy(second, part)).toMatchObject({ kind: 'committed' });
+    expect([...gate.refused.values()].reduce((sum, one) => sum + one, 0)).toBe(9);
+    expect(await bytesOf(part)).toEqual(bytes);
+    expect(second.texts).toBeLessThanOrEqual(ROWS - 2_048 - 1_024);
+    expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
   });
 
   test.each([
-    ['embed', 1],
-    ['embed', 9],
-    ['part-checkpoint', 1],
-    ['part-whole', 1],
-    ['part-committed', 1],
-    ['part-renamed', 1],
-  ] as const)('a worker that dies at %s, the %ith time: another ends it with the same bytes', async (point, nth) => {
-    const part = await makePart();
-    const bytes = await reference(part);
-    const [first, second] = [worker('dead-1', diesAt(point, nth)), worker('alive-2')];
-    await expect(runBy(first, part)).rejects.toThrow(Died);
-    const before = await out();
-    // under its last name lies only what was committed
-    expect(before.includes('docs-00000.parquet')).toBe(point === 'part-renamed');
-    const wasCommitted = point === 'part-committed' || point === 'part-renamed';
-    expect(await runBy(second, part)).toMatchObject({ kind: wasCommitted ? 'already' : 'committed' });
-    expect(await bytesOf(part)).toEqual(bytes);
-    expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
-    const { rows, tokens } = decodePartResult((await ledger.pointer(partId(part)))!);
-    expect(tokens).toBe(3 * rows);
-    expect(second.texts).toBeLessThanOrEqual(wasCommitted ? 0 : point === 'part-checkpoint' ? rows - 1_024 : rows);
+    ['GET', 500, 'InternalError', 'FILE_UNREADABLE', 'cannot read s3://shoal-parts/in/.*InternalError'],
+    ['GET', 403, 'AccessDenied', 'FILE_UNREADABLE', 'cannot read s3://shoal-parts/in/.*AccessDenied'],
+    ['PUT', 503, 'SlowDown', 'FILE_UNWRITABLE', 'cannot write s3://shoal-parts/out/.*SlowDown'],
+    ['PUT', 403, 'AccessDenied', 'FILE_UNWRITABLE', 'cannot write s3://shoal-parts/out/.*AccessDenied'],
+    ['PUT', 404, 'NoSuchBucket', 'FILE_UNWRITABLE', 'there is no bucket shoal-parts'],
+  ])(
+    'a store that answers %s with %i %s to the end fails the part by name',
+    async (method, status, code, ...expected) => {
+      const part = await groupsPart();
+      gate.refuse({ status, code, methods: [method] });
+      expect(await runBy(worker('a'), part)).toMatchObject(failed(expected[0]!, new RegExp(expected[1]!)));
+      gate.refuse(undefined);
+      expect(await runBy(worker('b'), part)).toMatchObject({ kind: 'committed' });
+      expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+    },
+  );
+
+  test('an object that was replaced, one that is gone, what lies outside, and another run’s manifest', async () => {
+    const part = await groupsPart();
+    const { key } = part.source as Extract<PartSource, { kind: 's3' }>;
+    const outside = { ...part, source: { ...part.source, key: 'elsewhere/x' } } as Part;
+    expect(await runBy(worker('a'), outside)).toMatchObject(
+      failed('FILE_UNREADABLE', 's3://shoal-parts/elsewhere/x lies outside of the folders .*SHOAL_PART_FOLDERS'),
+    );
+    const above = { ...part, output: { ...part.output, prefix: 'out/../in/' } } as Part;
+    expect(await runBy(worker('a'), above)).toMatchObject(failed('FILE_UNWRITABLE', 'lies outside of the folders'));
+    const gone = { ...part, source: { ...part.source, key: `${key}x` } } as Part;
+    expect(await runBy(worker('a'), gone)).toMatchObject(failed('FILE_UNREADABLE', 'there is no such object'));
+    await runBy(worker('a'), part);
+    const other = { ...part, run: 'e'.repeat(16), number: 1, of: 2 };
+    await ledger.enter(other.run, 0, (await ledger.entries(part.run))[0]!);
+    expect(await runBy(worker('b'), other)).toMatchObject(
+      failed('FILE_UNWRITABLE', `docs.manifest.json is no manifest of run ${other.run}: two commands`),
+    );
+    const during = worker('c', noFaults, {
+      onRows: () => void s3!.write(BUCKET, key, Buffer.from('another')).catch(() => undefined),
+    });
+    const again = { ...part, run: 'c'.repeat(16) };
+    expect(await runBy(during, again)).toMatchObject(failed('SOURCE_CHANGED', 'run the command again'));
+    expect(await runBy(worker('d'), { ...part, run: 'd'.repeat(16) })).toMatchObject(failed('SOURCE_CHANGED', 'ETag'));
+  });
+
+  test('an object that was removed from the bucket after it was done, and one of more than S3 copies', async () => {
+    const part = await groupsPart();
+    await runBy(worker('a'), part);
+    await scene.empty();
+    expect(await runBy(worker('b'), part)).toMatchObject(failed('PAYLOAD_LOST', 'removed or changed'));
+    const target = await scene.places().target(part);
+    await expect(target.checkRoom(5.1e9)).rejects.toThrow('S3 copies 5 GB: --part-rows');
+  });
+
+  test('a part that is left waits for no store', async () => {
+    const part = await groupsPart();
+    const places = new PartPlaces([`s3://${BUCKET}`], { patienceMs: [600_000] });
+    const leaving = new AbortController();
+    gate.refuse({ status: 503, code: 'SlowDown', methods: ['PUT'] });
+    const run = runBy(
+      worker('a', noFaults, {
+        places,
+        open: (terms, signal) =>
+          OpenPart.open(terms, { places, tooLong, clock: systemClock, faults: noFaults, signal }),
+        signal: leaving.signal,
+      }),
+      part,
+    );
+    await vi.waitUntil(() => gate.refused.has('PUT'), { timeout: 30_000 });
+    leaving.abort();
+    await expect(run).rejects.toThrow(Left);
   });
 });
 
@@ -323,17 +544,6 @@ test('five workers that die one after the other behind a checkpoint leave one ob
   expect(await bytesOf(part)).toEqual(bytes);
   expect(ends.every((error) => error instanceof Died)).toBe(true);
   expect(texts).toBeLessThan(3 * 4_000);
-  expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
-});
-
-test('a worker whose lease is lost writes nothing under the last name, and the holder’s object stays', async () => {
-  const part = await linesPart();
-  const late = worker('late-1', {
-    reach: (at) => (at === 'part-whole' ? void redis.set(keySpace().lock(QUEUE, partId(part)), 'holder-2') : undefined),
-  });
-  expect(await runBy(late, part)).toMatchObject({ kind: 'lease-lost' });
-  expect((await out()).filter((name) => name.endsWith('.parquet'))).toEqual([]);
-  expect(await runBy(worker('holder-2'), part)).toMatchObject({ kind: 'committed' });
   expect(await out()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
 });
 
@@ -434,7 +644,7 @@ describe('fails by name', () => {
     ['INPUT_INVALID', 'docs.jsonl, line 2000: field "text" is a number', { onError: 'fail' }],
     [
       'FILE_UNREADABLE',
-      's3://bucket/key cannot be read',
+      's3://bucket/key lies outside of the folders',
       { source: { kind: 's3', bucket: 'bucket', key: 'key', etag: 'e', bytes: 1 } },
     ],
     [

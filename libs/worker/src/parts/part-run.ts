@@ -3,10 +3,6 @@
 // claims wrote, the chosen one gets its last name, the part goes on the list of its run, and whoever completes that list
 // writes the manifest. A part that was committed before only has done what was missing.
 
-import { createHash } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { open, readdir, rename, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import {
   ShoalError,
   decodePartResult,
@@ -23,11 +19,11 @@ import {
   type PartResult,
 } from '@shoal/contract';
 import type { Clock, JobOutcome, Logger, PartOrder, Precision } from '@shoal/core';
-import { codeOf, type FaultPoints } from '@shoal/core/base';
+import type { FaultPoints } from '@shoal/core/base';
 import type { PartLedger } from '@shoal/queue/payload';
 import type { TokenizedInput } from '../executor/tokenized-input.ts';
-import { writing, type Spent } from './part-object.ts';
-import type { PartPlaces } from './part-place.ts';
+import type { Spent } from './part-object.ts';
+import type { PartPlaces, PartTarget } from './part-place.ts';
 import type { JobRows } from './part-rows.ts';
 import type { PartTerms, PartTexts, PartWork } from './part-work.ts';
 
@@ -52,8 +48,8 @@ export interface PartRunParts {
   readonly model: ServedModel;
   /** Rows that run and are written together. */
   readonly jobRows: JobRows;
-  /** Opens source and object of a part, and what a claim before this one has written of it. */
-  readonly open: (terms: PartTerms) => Promise<PartWork>;
+  /** Opens source and object of a part, and what a claim before this one has written of it. `signal`: waits for nobody more. */
+  readonly open: (terms: PartTerms, signal: AbortSignal | undefined) => Promise<PartWork>;
   readonly tokenize: (order: PartOrder, texts: PartTexts) => Promise<TokenizedInput>;
   /** Runs rows in their turn, beside all other jobs; resolves when there is room for them, with what they become. */
   readonly embed: (
@@ -67,6 +63,8 @@ export interface PartRunParts {
   readonly faults: FaultPoints;
   readonly log: Logger;
   readonly checkpointMs?: number | undefined;
+  /** The part is to be left where it is. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 /** Thrown through whoever waits, when the part is to be left where it is. */
@@ -97,6 +95,8 @@ export class PartRun {
     try {
       return await this.#run();
     } catch (error) {
+      // what waited for a store was broken off
+      if (this.#parts.signal?.aborted === true) throw new Left('the part is left as it is');
       // a disk that fails while it is read is no reason to end the process
       const isOfFiles = error instanceof Error && 'syscall' in error;
       const isVerdict = error instanceof ShoalError && error.code !== 'QUEUE_UNREACHABLE';
@@ -107,18 +107,18 @@ export class PartRun {
 
   async #run(): Promise<JobOutcome> {
     const { jobId, token, part, fingerprint } = this.#order;
-    const { ledger, places, model, faults } = this.#parts;
+    const { ledger, places, model, faults, signal } = this.#parts;
     const dims = part.model.dimensions ?? model.dims;
     if (!isSameModel(part.model.name, model.name)) throw this.#ofAnother();
     if (dims > model.dims)
       throw new ShoalError('JOB_INVALID', `the part asks for ${dims} dimensions, and ${model.name} has ${model.dims}`);
-    const folder = await places.target(part.output);
+    const target = await places.target(part, signal);
     const known = await ledger.pointer(jobId);
-    if (known !== undefined) return this.#conclude('already', folder, this.#pointed(known));
+    if (known !== undefined) return this.#conclude('already', target, this.#pointed(known));
     invariant(fingerprint !== undefined, 'a part has a fingerprint');
     const { jobRows, checkpointMs } = this.#parts;
     const terms = { part, fingerprint, token, model: model.name, dims, jobRows, checkpointMs };
-    const work = await this.#parts.open(terms);
+    const work = await this.#parts.open(terms, signal);
     try {
       await this.#embedAll(work);
       const result: PartResult = { ...(await work.finish()), dims };
@@ -128,7 +128,7 @@ export class PartRun {
       switch (await ledger.commit({ jobId, token, pointer, ttlMs })) {
         case 'committed':
           faults.reach('part-committed');
-          return await this.#conclude('committed', folder, result);
+          return await this.#conclude('committed', target, result);
         case 'lease-lost':
           await work.remove();
           return { kind: 'lease-lost', jobId, token };
@@ -137,11 +137,11 @@ export class PartRun {
           const other = chosen === undefined ? undefined : this.#pointed(chosen);
           if (other?.written !== result.written) await work.remove();
           invariant(other !== undefined, 'what stood in the way of a commit is there');
-          return await this.#conclude('already', folder, other);
+          return await this.#conclude('already', target, other);
         }
       }
     } catch (error) {
-      if (error instanceof Left) await work.leave();
+      if (error instanceof Left || signal?.aborted === true) await work.leave();
       throw error;
     } finally {
       await work.close();
@@ -200,29 +200,18 @@ export class PartRun {
   // ---- the end --------------------------------------------------------------------------------------------------
 
   /** Does what is missing behind a commit, whoever committed. */
-  async #conclude(kind: 'committed' | 'already', folder: string, result: PartResult): Promise<JobOutcome> {
+  async #conclude(kind: 'committed' | 'already', target: PartTarget, result: PartResult): Promise<JobOutcome> {
     const { jobId, token, part } = this.#order;
     const { ledger, faults } = this.#parts;
-    await this.#name(folder, result);
+    const isNamed = await target.name(result, () => faults.reach('part-copied'));
+    if (!isNamed) throw this.#lost(target.pathOf(result.name));
     faults.reach('part-renamed');
     const done = await ledger.enter(part.run, part.number, encodeRunEntry(part, result));
-    if (done >= part.of) await this.#writeManifest(folder);
+    if (done >= part.of) {
+      await target.writeManifest(manifestName(part.output), manifestOf(part, await ledger.entries(part.run)));
+      this.#parts.log.info({ run: part.run, parts: part.of }, 'all parts of a run are done');
+    }
     return { kind, jobId, token, value: this.#valueOf(result) };
-  }
-
-  /** The chosen object gets its last name; what others wrote of the part goes. */
-  async #name(folder: string, { name, written, sha256 }: PartResult): Promise<void> {
-    const path = join(folder, name);
-    await writing(path, async () => {
-      const isRenamed = await rename(join(folder, written), path).then(
-        () => true,
-        (error: unknown) => (codeOf(error) === 'ENOENT' ? false : Promise.reject(error)),
-      );
-      if (!isRenamed && (await sha256Of(path)) !== sha256) throw this.#lost(path);
-      await syncFolder(folder);
-      const others = (await readdir(folder)).filter((one) => one.startsWith(`${name}.`));
-      await Promise.all(others.map((one) => rm(join(folder, one), { force: true })));
-    });
   }
 
   #lost(path: string): ShoalError<'PAYLOAD_LOST'> {
@@ -233,19 +222,6 @@ export class PartRun {
         `changed. Remove the result of job ${jobId} (${this.#parts.ledger.keyOf(jobId)}) and the job to have it computed again`,
       { file: path },
     );
-  }
-
-  async #writeManifest(folder: string): Promise<void> {
-    const { part, token } = this.#order;
-    const path = join(folder, manifestName(part.output));
-    const manifest = manifestOf(part, await this.#parts.ledger.entries(part.run));
-    await writing(path, async () => {
-      const beside = `${path}.${token.replaceAll(/[^\w-]/g, '-')}`;
-      await writeFile(beside, manifest, { flush: true });
-      await rename(beside, path);
-      await syncFolder(folder);
-    });
-    this.#parts.log.info({ run: part.run, parts: part.of }, 'all parts of a run are done');
   }
 
   #encoded(result: PartResult): Buffer {
@@ -306,25 +282,5 @@ async function inTurnOf(before: Promise<unknown>, embedded: Promise<Embedded>, {
   } catch (error) {
     // a failure of a small job names rows that only this process knows; a person knows lines of a file
     throw error instanceof ShoalError ? new ShoalError(error.code, `${place}: ${error.message}`, {}, error) : error;
-  }
-}
-
-async function sha256Of(path: string): Promise<string | undefined> {
-  const hash = createHash('sha256');
-  try {
-    for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
-    return hash.digest('hex');
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT') return undefined;
-    throw error;
-  }
-}
-
-async function syncFolder(folder: string): Promise<void> {
-  const handle = await open(folder, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
   }
 }

@@ -20,7 +20,10 @@ import type {
 import type { TokenizedInput } from '../executor/tokenized-input.ts';
 import { Left, PartRun, type Embedded, type PartRunParts } from './part-run.ts';
 
-export interface PartRunnerParts extends Omit<PartRunParts, 'jobRows' | 'embed' | 'tokenize' | 'reclaim' | 'onRows'> {
+export interface PartRunnerParts extends Omit<
+  PartRunParts,
+  'jobRows' | 'embed' | 'tokenize' | 'reclaim' | 'onRows' | 'signal'
+> {
   readonly tokenizer: {
     readonly hash: string;
     readonly encodeInput: (input: Uint8Array<ArrayBuffer>, prefix: string) => Promise<TokenizedInput>;
@@ -48,6 +51,7 @@ interface OpenPart {
   readonly number: number;
   readonly order: PartOrder;
   readonly left: PromiseWithResolvers<never>;
+  readonly leaving: AbortController;
   ended: Promise<void>;
 }
 
@@ -126,7 +130,13 @@ export class PartRunner {
     if (older !== undefined) this.leave(older);
     const left = Promise.withResolvers<never>();
     left.promise.catch(() => undefined);
-    const part: OpenPart = { number: ++this.begun, order, left, ended: Promise.resolve() };
+    const part: OpenPart = {
+      number: ++this.begun,
+      order,
+      left,
+      leaving: new AbortController(),
+      ended: Promise.resolve(),
+    };
     this.open.set(order.jobId, part);
     part.ended = this.through(part, older?.ended);
   }
@@ -145,6 +155,7 @@ export class PartRunner {
           embed: (_, rows) => this.embed(part, rows),
           onRows: (rows) => this.count(rows),
           reclaim: ({ buffer }) => void (this.spare.length < MOST_SPARE && this.spare.push(buffer)),
+          signal: part.leaving.signal,
         },
         order,
       );
@@ -165,6 +176,7 @@ export class PartRunner {
   /** What this part still has at the executor is forgotten, and whoever waits for it hears so. */
   private leave(part: OpenPart): void {
     part.left.reject(new Left('the part is left as it is'));
+    part.leaving.abort();
     this.waiting = this.waiting.filter((one) => one.part !== part);
     const own = [...this.small].filter(([, job]) => job.part === part.order);
     if (own.length > 0) this.executor?.handle({ kind: 'drop', jobIds: own.map(([jobId]) => jobId) });

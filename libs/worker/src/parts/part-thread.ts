@@ -31,6 +31,8 @@ export type PartRequest = { readonly id: number } & (
   | { readonly kind: 'finish' }
   | { readonly kind: 'leave' }
   | { readonly kind: 'remove' }
+  // what waits for a store is broken off, also while the part is opened
+  | { readonly kind: 'stop' }
   | { readonly kind: 'close' }
 );
 
@@ -39,6 +41,8 @@ export type PartReply = { readonly id: number } & (
   | { readonly kind: 'written'; readonly vectors: Float32Array<ArrayBuffer> }
   | { readonly kind: 'finished'; readonly done: PartDone }
   | { readonly kind: 'done' }
+  // unasked, with no request's id
+  | { readonly kind: 'away'; readonly problem: string; readonly waitMs: number }
   | { readonly kind: 'failed'; readonly failure: Failure }
 );
 type Answer<Reply = PartReply> = Reply extends unknown ? Omit<Reply, 'id'> : never;
@@ -46,9 +50,12 @@ type Answer<Reply = PartReply> = Reply extends unknown ? Omit<Reply, 'id'> : nev
 invariant(parentPort !== null, 'this file runs as a worker thread');
 const port = parentPort;
 const { folders, tokenizer } = workerData as PartThreadData;
-const places = new PartPlaces(folders);
+const places = new PartPlaces(folders, {
+  onAway: (problem, waitMs) => port.postMessage({ id: 0, kind: 'away', problem, waitMs } satisfies PartReply),
+});
 const faults = faultPointsFrom(process.env['SHOAL_FAULT_POINT'], (signal) => process.kill(process.pid, signal));
 let own: OpenPart | undefined;
+let stopping = new AbortController();
 
 port.on('message', (request: PartRequest) => void answer(request));
 
@@ -64,7 +71,13 @@ async function answer(request: PartRequest): Promise<void> {
 
 async function answerTo(request: PartRequest): Promise<Answer> {
   if (request.kind === 'open') {
-    own = await OpenPart.open(request.terms, { places, tooLong, clock: systemClock, faults });
+    stopping = new AbortController();
+    const { signal } = stopping;
+    own = await OpenPart.open(request.terms, { places, tooLong, clock: systemClock, faults, signal });
+    return { kind: 'done' };
+  }
+  if (request.kind === 'stop') {
+    stopping.abort();
     return { kind: 'done' };
   }
   invariant(own !== undefined, 'a part is opened first');
@@ -89,6 +102,7 @@ function givenWith(told: Answer): ArrayBuffer[] {
 /** A disk that fails while it is read is no reason to end a thread. */
 function failureOf(error: unknown): Failure {
   if (error instanceof ShoalError) return { code: error.code, message: error.message };
+  if (stopping.signal.aborted) return { code: 'FILE_UNREADABLE', message: 'the part is left as it is' };
   if (error instanceof Error && 'syscall' in error) return { code: 'FILE_UNREADABLE', message: error.message };
   throw error;
 }

@@ -24,15 +24,24 @@ export class PartThreads {
     this.options = options;
   }
 
-  /** As `OpenPart.open`, and EXECUTOR_LOST where the thread ends, now or with any later request. */
-  async open(terms: PartTerms): Promise<PartWork> {
+  /**
+   * As `OpenPart.open`, and EXECUTOR_LOST where the thread ends, now or with any later request. `signal`: waits for no store
+   * any more.
+   */
+  async open(terms: PartTerms, signal?: AbortSignal): Promise<PartWork> {
     const thread = this.free.pop() ?? new PartThread(this.options);
-    const part = new ThreadedPart(thread, () => this.giveBack(thread));
+    const stop = (): void => void thread.ask({ kind: 'stop' }).catch(() => undefined);
+    const ended = (): void => {
+      signal?.removeEventListener('abort', stop);
+      this.giveBack(thread);
+    };
+    const part = new ThreadedPart(thread, ended);
     try {
+      signal?.addEventListener('abort', stop, { once: true });
       await thread.ask({ kind: 'open', terms });
       return part;
     } catch (error) {
-      this.giveBack(thread);
+      ended();
       throw error;
     }
   }
@@ -132,6 +141,10 @@ class PartThread {
   }
 
   private hear(reply: PartReply): void {
+    if (reply.kind === 'away') {
+      const { problem, waitMs } = reply;
+      return this.log.warn({ reason: problem, waitMs }, 'a store that has files of parts is away, and is waited for');
+    }
     const answer = this.pending.get(reply.id);
     invariant(answer !== undefined, 'a thread answers what it was asked');
     this.pending.delete(reply.id);

@@ -2,7 +2,7 @@
 // runs on a thread of its own (part-thread.ts), because reading lines, making Parquet and summing it take more time than
 // the executor's main thread has for a row; tests run it where they are. It knows no queue server and no device.
 
-import { encodeTexts, invariant, partRows, type Part, type PartResult } from '@shoal/contract';
+import { encodeTexts, invariant, partRows, partTemporary, type Part, type PartResult } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
 import { Serial, type FaultPoints } from '@shoal/core/base';
 import { carriedGroups, refuseUncarriable } from '../files/carried-columns.ts';
@@ -10,7 +10,7 @@ import type { ParquetFile } from '../files/footer.ts';
 import { idColumn } from '../files/parquet-records.ts';
 import type { Block, CarriedFile, RowForm } from '../files/row-form.ts';
 import { PartObject, type Spent } from './part-object.ts';
-import type { PartPlaces, SourceFile } from './part-place.ts';
+import { expectedBytes, type PartFile, type PartPlaces, type PartTarget } from './part-place.ts';
 import { PartRows, firstRowOf, openRange, type JobRows, type RowBatch } from './part-rows.ts';
 
 /** A part as whoever runs its rows has it. */
@@ -29,7 +29,7 @@ export interface PartWork {
     spent: Omit<Spent, 'rows'>,
     rowTokens: Block['rowTokens'],
   ): Promise<Float32Array<ArrayBuffer>>;
-  /** The object is whole and synced, and its source is the same as in the beginning. */
+  /** The object is whole and where it can be committed, and its source is the same as in the beginning. */
   finish(): Promise<PartDone>;
   /** Leaves what is written to whoever goes on. */
   leave(): Promise<void>;
@@ -69,11 +69,23 @@ export interface PartWorkParts {
   readonly tooLong: (texts: readonly string[], prompt: string | undefined) => Promise<readonly boolean[]>;
   readonly clock: Clock;
   readonly faults: FaultPoints;
+  /** Waits for no store any more. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+interface Opened {
+  readonly file: PartFile;
+  readonly rows: PartRows;
+  readonly object: PartObject;
+  readonly target: PartTarget;
+  readonly faults: FaultPoints;
 }
 
 export class OpenPart implements PartWork {
   readonly #terms: PartTerms;
-  readonly #file: SourceFile;
+  readonly #target: PartTarget;
+  readonly #faults: FaultPoints;
+  readonly #file: PartFile;
   readonly #rows: PartRows;
   readonly #batches: AsyncGenerator<RowBatch>;
   readonly #object: PartObject;
@@ -84,8 +96,10 @@ export class OpenPart implements PartWork {
   #written: Promise<unknown> = Promise.resolve();
   #isClosed = false;
 
-  private constructor(terms: PartTerms, file: SourceFile, rows: PartRows, object: PartObject) {
+  private constructor(terms: PartTerms, { file, rows, object, target, faults }: Opened) {
     this.#terms = terms;
+    this.#target = target;
+    this.#faults = faults;
     this.#file = file;
     this.#rows = rows;
     this.#batches = rows.batches();
@@ -93,10 +107,11 @@ export class OpenPart implements PartWork {
   }
 
   /** Throws FILE_UNREADABLE, FILE_UNWRITABLE, SOURCE_CHANGED, JOB_INVALID, INPUT_INVALID. */
-  static async open(terms: PartTerms, { places, tooLong, clock, faults }: PartWorkParts): Promise<OpenPart> {
-    const { part, fingerprint, token, jobRows, checkpointMs } = terms;
-    const folder = await places.target(part.output);
-    const file = await places.source(part.source);
+  static async open(terms: PartTerms, { places, tooLong, clock, faults, signal }: PartWorkParts): Promise<OpenPart> {
+    const { part, fingerprint, token, dims, jobRows, checkpointMs } = terms;
+    const target = await places.target(part, signal);
+    const { folder } = target;
+    const file = await places.source(part.source, signal);
     const parquet = await openRange(part, file);
     const form = formOf(terms, file, parquet);
     const isRefused = part.model.truncate === 'error';
@@ -107,8 +122,9 @@ export class OpenPart implements PartWork {
       jobRows,
       ...(isRefused && { tooLong: (texts: readonly string[]) => tooLong(texts, part.model.prompt) }),
     });
+    await target.checkRoom(expectedBytes(part, dims, parquet));
     const object = await PartObject.open({ part, fingerprint, token, folder, form, clock, checkpointMs, faults });
-    return new OpenPart(terms, file, rows, object);
+    return new OpenPart(terms, { file, rows, object, target, faults });
   }
 
   next(): Promise<PartTexts | undefined> {
@@ -143,6 +159,8 @@ export class OpenPart implements PartWork {
     await this.#written;
     const written = await this.#object.finish();
     await this.#file.check(); // rows of two versions would be rows of none
+    this.#faults.reach('part-written');
+    await this.#target.put(written);
     return { ...written, ...this.#object.spent, refused: this.#rows.refused };
   }
 
@@ -154,6 +172,8 @@ export class OpenPart implements PartWork {
 
   async remove(): Promise<void> {
     await this.#object.remove();
+    const { part, token } = this.#terms;
+    await this.#target.remove(partTemporary(part, token));
   }
 
   async close(): Promise<void> {
@@ -178,7 +198,7 @@ export class OpenPart implements PartWork {
   }
 }
 
-function formOf({ part, model, dims }: PartTerms, file: SourceFile, parquet: ParquetFile | undefined): RowForm {
+function formOf({ part, model, dims }: PartTerms, file: PartFile, parquet: ParquetFile | undefined): RowForm {
   const { carries = false, hasIds, withText = false, withTokens, dtype, vectorField, format } = part.output;
   const form = { format, dims, hasIds, withText, withTokens, dtype, vectorField, model };
   if (parquet !== undefined && hasIds && !carries) idColumn(parquet, part.idField ?? 'id');

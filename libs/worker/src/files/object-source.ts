@@ -1,12 +1,13 @@
-// An object of S3, or of what speaks its protocol, as an input: read from its first byte to its last, or at places where it is
-// Parquet. All that is read of it is of one version, the one that was there when it was opened: an object that was replaced
-// meanwhile is refused, whenever that shows. A connection that breaks is taken up again behind the last byte that came.
+// An object of S3, or of what speaks its protocol, as an input: read from one byte to another, or at places where it is
+// Parquet. All that is read of it is of one version, the one that was there when it was opened, or that whoever reads it
+// was told of: an object that was replaced meanwhile is refused, whenever that shows. A connection that breaks is taken up
+// again behind the last byte that came.
 
-import { ShoalError } from '@shoal/contract';
+import { ShoalError, type PartSource } from '@shoal/contract';
 import { S3Bucket, S3Failure, gathered, patiently, type S3Facts, type S3Place } from '@shoal/fetch/s3';
-import { objectPlace, storeReason } from '../sinks/s3.ts';
-import type { ReadableAt } from '@shoal/worker/files/footer';
-import type { InputIdentity } from '@shoal/worker/files/record';
+import { objectPlace, storeReason } from './object-place.ts';
+import type { ReadableAt } from './footer.ts';
+import type { InputIdentity } from './record.ts';
 
 /** Told each time the store is away: what is said of it, and how long it is waited for. */
 export type OnAway = (problem: string, waitMs: number) => void;
@@ -16,16 +17,30 @@ const WINDOW_BYTES = 4 << 20;
 /** Columns are read side by side, each at a place of its own. */
 const WINDOWS = 4;
 
+/** What is known of the version that is read. */
+type Version = Pick<S3Facts, 'version' | 'bytes' | 'modifiedMs'>;
+
+export interface ObjectSourceOptions {
+  readonly place: S3Place;
+  readonly bucket: S3Bucket;
+  readonly facts: Version;
+  /** What to say where another version is there by now. */
+  readonly changed: (error: S3Failure) => ShoalError;
+}
+
 export class ObjectSource {
   readonly #place: S3Place;
   readonly #bucket: S3Bucket;
-  readonly #facts: S3Facts;
+  readonly #facts: Version;
+  readonly #changed: ObjectSourceOptions['changed'];
   readonly #closing = new AbortController();
 
-  private constructor(place: S3Place, bucket: S3Bucket, facts: S3Facts) {
+  /** Asks nothing yet. The bucket stays the caller's, who does not `close` this but `stop`s it. */
+  constructor({ place, bucket, facts, changed }: ObjectSourceOptions) {
     this.#place = place;
     this.#bucket = bucket;
     this.#facts = facts;
+    this.#changed = changed;
   }
 
   /** Looks whether it is there. USAGE for an address that is not whole, FILE_UNREADABLE with what the store says. */
@@ -34,7 +49,7 @@ export class ObjectSource {
     const bucket = await S3Bucket.open(place.bucket);
     try {
       const facts = await bucket.head(place.key);
-      if (facts !== undefined) return new ObjectSource(place, bucket, facts);
+      if (facts !== undefined) return new ObjectSource({ place, bucket, facts, changed: replacedMeanwhile(place) });
       throw unreadable(place, 'there is no such object, or no such bucket');
     } catch (error) {
       bucket.close();
@@ -43,8 +58,13 @@ export class ObjectSource {
   }
 
   /** Breaks off what is being read and waits for no store any more; also a second time. */
-  close(): void {
+  stop(): void {
     this.#closing.abort();
+  }
+
+  /** Also a second time. */
+  close(): void {
+    this.stop();
     this.#bucket.close();
   }
 
@@ -52,17 +72,28 @@ export class ObjectSource {
     return this.#facts.bytes;
   }
 
+  /** As a part has it. */
+  get source(): Extract<PartSource, { kind: 's3' }> {
+    const { bucket, key } = this.#place;
+    return { kind: 's3', bucket, key, etag: this.#facts.version.replaceAll('"', ''), bytes: this.bytes };
+  }
+
   get identity(): InputIdentity {
     const { version: head, bytes, modifiedMs } = this.#facts;
     return { path: this.#place.name, bytes, modifiedMs, head };
   }
 
-  /** All of it, in pieces as they come. */
-  async *chunks(onAway: OnAway = () => undefined, patienceMs?: readonly number[]): AsyncGenerator<Buffer> {
-    for (let at = 0; at < this.bytes;) {
+  /** All of it, or what lies between two places, in pieces as they come. */
+  async *chunks(
+    onAway: OnAway = () => undefined,
+    patienceMs?: readonly number[],
+    { from: first = 0, to = this.bytes }: { readonly from?: number; readonly to?: number } = {},
+  ): AsyncGenerator<Buffer> {
+    const end = to < this.bytes ? to : undefined;
+    for (let at = first; at < to;) {
       const from = at;
       const pieces = await this.#attempt(onAway, patienceMs, async () => {
-        const begun = (await this.#get(from))[Symbol.asyncIterator]();
+        const begun = (await this.#get(from, end))[Symbol.asyncIterator]();
         // the first piece belongs to the attempt: a store that breaks off each answer is away
         return { first: await begun.next(), rest: begun };
       });
@@ -130,14 +161,19 @@ export class ObjectSource {
   #refusal(error: unknown): unknown {
     if (!(error instanceof S3Failure)) return error;
     return error.kind === 'changed'
-      ? unreadable(
-          this.#place,
-          'the object was replaced while it was read, and rows of two versions would be mixed; run the command again ' +
-            'with --fresh',
-          error,
-        )
+      ? this.#changed(error)
       : unreadable(this.#place, storeReason(this.#place, error), error);
   }
+}
+
+function replacedMeanwhile(place: S3Place): ObjectSourceOptions['changed'] {
+  return (error) =>
+    unreadable(
+      place,
+      'the object was replaced while it was read, and rows of two versions would be mixed; run the command again ' +
+        'with --fresh',
+      error,
+    );
 }
 
 function unreadable({ name }: S3Place, reason: string, cause?: unknown): ShoalError<'FILE_UNREADABLE'> {

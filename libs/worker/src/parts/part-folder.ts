@@ -1,0 +1,90 @@
+// A folder as the place of objects: they are written there, under a name with the claim's token, and renamed. What claims
+// of dead workers wrote goes with the end of the part.
+
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { open, readdir, rename, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { PartResult } from '@shoal/contract';
+import { codeOf } from '@shoal/core/base';
+import { writing } from './part-object.ts';
+import type { PartTarget } from './part-place.ts';
+
+export class FolderTarget implements PartTarget {
+  readonly folder: string;
+
+  /** Links resolved. */
+  constructor(folder: string) {
+    this.folder = folder;
+  }
+
+  async checkRoom(): Promise<void> {
+    // whoever asked for the run has looked, for all of its parts
+  }
+
+  async put(): Promise<void> {
+    // it lies where it is committed
+  }
+
+  async remove(): Promise<void> {
+    // it went with the file that was written
+  }
+
+  async name({ name, written, sha256 }: PartResult): Promise<boolean> {
+    const path = this.pathOf(name);
+    return writing(path, async () => {
+      const isRenamed = await rename(join(this.folder, written), path).then(
+        () => true,
+        (error: unknown) => (codeOf(error) === 'ENOENT' ? false : Promise.reject(error)),
+      );
+      if (!isRenamed && (await sha256Of(path)) !== sha256) return false;
+      await syncFolder(this.folder);
+      await removeBeside(this.folder, name);
+      return true;
+    });
+  }
+
+  async writeManifest(name: string, text: string): Promise<void> {
+    const path = this.pathOf(name);
+    await writing(path, async () => {
+      const beside = `${path}.${randomUUID()}`;
+      await writeFile(beside, text, { flush: true });
+      await rename(beside, path);
+      await syncFolder(this.folder);
+    });
+  }
+
+  pathOf(name: string): string {
+    return join(this.folder, name);
+  }
+
+  stop(): void {
+    // a disk is not waited for
+  }
+}
+
+/** What claims wrote of a part before it had its last name. */
+export async function removeBeside(folder: string, name: string): Promise<void> {
+  const others = (await readdir(folder)).filter((one) => one.startsWith(`${name}.`));
+  await Promise.all(others.map((one) => rm(join(folder, one), { force: true })));
+}
+
+async function sha256Of(path: string): Promise<string | undefined> {
+  const hash = createHash('sha256');
+  try {
+    for await (const chunk of createReadStream(path)) hash.update(chunk as Buffer);
+    return hash.digest('hex');
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
