@@ -5,13 +5,14 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { OpenAI, toFile } from 'openai';
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { DEFAULT_PREFIX, mainQueue, partsQueue } from '@shoal/contract';
 import { noLog } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
+import { S3Bucket } from '@shoal/fetch/s3';
 import { openModel, openTokenizer } from '@shoal/models';
 import { WorkerPresence } from '@shoal/queue';
-import { WORKER_FACTS, startTestServer, type TestServer } from '@shoal/queue/testing';
+import { WORKER_FACTS, startS3Server, startTestServer, type S3Server, type TestServer } from '@shoal/queue/testing';
 import { createProducer, type Producer, type ProducerOptions } from '../producer.ts';
 import { batchSettings } from '../testing/batch-settings.ts';
 import { producerOptions } from '../testing/producer-options.ts';
@@ -21,6 +22,8 @@ import type { BatchSettings } from './batches.ts';
 const MODEL = 'tiny-random';
 const LINES = 260;
 const PART_LINES = 100;
+const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
+if (!isNightly) console.warn('parts of a batch in a bucket are tried at night alone, with moto (npm run test:nightly)');
 
 let server: TestServer;
 let folder: string;
@@ -126,11 +129,14 @@ const said = (text: string): boolean => log.lines.some(({ message }) => message.
 const GOES = 'a large batch is read by workers';
 const GIVEN_UP = 'parts of a batch are given up';
 
-/** What the ordinary way makes of the lines. */
-async function expected(input: readonly string[]) {
-  const openai = await producer({ partLines: 0 });
+/** What the ordinary way makes of the lines, by a process that is gone then: it would take the next batch as well. */
+async function expected(input: readonly string[], ...where: Parameters<typeof producer>) {
+  const [change, prefix] = where;
+  const openai = await producer({ ...change, partLines: 0 }, prefix);
   const batch = await ended(openai, (await begun(openai, input)).id);
-  return { batch, files: await filesOf(openai, batch) };
+  const files = await filesOf(openai, batch);
+  await producers.pop()!.stop();
+  return { batch, files };
 }
 
 async function partFolders(): Promise<string[]> {
@@ -291,6 +297,36 @@ test('ONNX Runtime gives lines of parts the vectors of requests', async () => {
   const apart = found.map((vector, at) => Math.max(...vector.map((value, dim) => Math.abs(value - wanted[at]![dim]!))));
   expect([found.length, found[0]!.length]).toEqual([PART_LINES, 16]);
   expect(Math.max(...apart)).toBeLessThan(1e-5);
+});
+
+describe.skipIf(!isNightly)('in a bucket', () => {
+  const SHOAL_PREFIX = '{bucket}';
+  let s3: S3Server;
+
+  beforeAll(async () => {
+    s3 = await startS3Server();
+    Object.assign(process.env, s3.credentials);
+    await s3.makeBucket('shoal');
+  }, 600_000);
+  afterAll(() => s3.stop());
+
+  test('workers read input and write objects there, and the output is that of the ordinary way', async () => {
+    const AWS_ENDPOINT_URL_S3 = s3.endpoint;
+    await startWorker({ SHOAL_PREFIX, AWS_ENDPOINT_URL_S3, SHOAL_PART_FOLDERS: 's3://shoal/files' });
+    const place = { place: 's3://shoal/files/batches', s3Endpoint: s3.endpoint };
+    const input = lines();
+    const ordinary = await expected(input, place, SHOAL_PREFIX);
+    const openai = await producer(place, SHOAL_PREFIX);
+    const batch = await ended(openai, (await begun(openai, input)).id);
+    expect([said(GOES), said(GIVEN_UP)]).toEqual([true, false]);
+    expect(countsOf(batch)).toEqual(countsOf(ordinary.batch));
+    expect(await filesOf(openai, batch)).toEqual(ordinary.files);
+    const bucket = await S3Bucket.open('shoal', { endpoint: s3.endpoint });
+    const keys: string[] = [];
+    for await (const key of bucket.names('', undefined, { isDeep: true })) keys.push(key);
+    bucket.close();
+    expect(keys.filter((key) => key.includes('/parts/'))).toEqual([]);
+  });
 });
 
 function vectorIn({ embedding }: { readonly embedding: unknown }): readonly number[] {
