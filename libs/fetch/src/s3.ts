@@ -381,8 +381,16 @@ function expiryOf({ Status, Filter, Prefix, Expiration, NoncurrentVersionExpirat
   return [{ prefix: Filter?.Prefix ?? Prefix ?? '', days, replacedDays }];
 }
 
+/** Throws CONFIG_INVALID for what AWS's client would call an "Invalid URL" at the first request. */
 function ownEndpoint(): string | undefined {
-  return variable('AWS_ENDPOINT_URL_S3') ?? variable('AWS_ENDPOINT_URL');
+  const name = variable('AWS_ENDPOINT_URL_S3') === undefined ? 'AWS_ENDPOINT_URL' : 'AWS_ENDPOINT_URL_S3';
+  const endpoint = variable(name);
+  if (endpoint === undefined || (/^https?:\/\//.test(endpoint) && URL.canParse(endpoint))) return endpoint;
+  throw new ShoalError(
+    'CONFIG_INVALID',
+    `${name} is ${JSON.stringify(endpoint.replace(/\/\/.*@/, '//***@'))}, which is no address of a store: ` +
+      'write https://HOST or http://HOST:PORT, or leave it out for AWS',
+  );
 }
 
 /** An empty one is none: containers are given those that nobody has set. */

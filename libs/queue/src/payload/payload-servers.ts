@@ -151,9 +151,11 @@ export class PayloadServers {
 
 async function triedWith(server: PayloadServer, key: string): Promise<TriedServer> {
   const { name } = server;
+  let step = 'takes no body';
   try {
     const bytes = randomBytes(1_024);
     await server.put(key, bytes, TRIED_MS);
+    step = 'gives no body back';
     const found = await server.get(key);
     const kept = await server.dropped([key]);
     if (found?.equals(bytes) !== true) return { name, problem: 'gave back other bytes', remarks: [] };
@@ -161,7 +163,7 @@ async function triedWith(server: PayloadServer, key: string): Promise<TriedServe
     const ofDrop = kept === undefined ? [] : [{ found: `deletes nothing (${kept})`, cure }];
     return { name, problem: undefined, remarks: [...ofDrop, ...(await server.remarks())] };
   } catch (error) {
-    return { name, problem: redactMessage(error), remarks: [] };
+    return { name, problem: `${step} (${redactMessage(error)})`, remarks: [] };
   }
 }
 
