@@ -47,6 +47,14 @@ export interface CallTerms {
   readonly trace?: Trace | undefined;
 }
 
+/** The same, with the channel on which its ending is announced. Asked for elsewhere it may have another. */
+export function announcedOn<Request extends JobRequest>(reply: string, request: Request): Request {
+  const { job } = request;
+  return !('reply' in job.data) || job.data.reply === reply
+    ? request
+    : { ...request, job: { ...job, data: { ...job.data, reply } } };
+}
+
 /** Texts up to this many bytes travel inside the job; finished jobs are kept for a while, inputs are not. */
 export const MAX_INLINE_TEXT_BYTES = 4_096;
 

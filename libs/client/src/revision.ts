@@ -20,7 +20,9 @@ export async function fleetRevision(
   model: { readonly name: string; readonly queue: string },
 ): Promise<string> {
   if (options.cells === undefined) return revisionAt(options, model);
-  const asked = cellsOf(options).map(({ address }) => revisionAt({ ...options, redisUrl: address }, model));
+  const asked = cellsOf(options).map(({ address, prefix = options.prefix }) =>
+    revisionAt({ ...options, redisUrl: address, ...(prefix !== undefined && { prefix }) }, model),
+  );
   const first = await Promise.any(asked).catch(({ errors }: AggregateError) => Promise.reject(errors[0]));
   const told = await Promise.all(asked.map((one) => answerWithin(OTHERS_MS, one)));
   const revisions = [...new Set(told.flatMap((one) => one ?? []))];

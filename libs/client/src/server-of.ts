@@ -17,7 +17,7 @@ export function cellsOf({ cells }: Pick<ClientOptions, 'cells'>): readonly Cell[
 
 /** With cells: the options of whatever is not spread over them. Throws CONFIG_INVALID. */
 export function atHome(options: ClientOptions): ClientOptions {
-  return options.cells === undefined
-    ? options
-    : { ...options, redisUrl: homeCell(cellsOf(options), options.redisUrl).address };
+  if (options.cells === undefined) return options;
+  const { address, prefix = options.prefix } = homeCell(cellsOf(options), options.redisUrl, options.prefix);
+  return { ...options, redisUrl: address, ...(prefix !== undefined && { prefix }) };
 }

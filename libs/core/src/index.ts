@@ -33,6 +33,7 @@ export {
   cellsIn,
   checkCells,
   homeCell,
+  placeOfCell,
   readCells,
   unreadable,
   withHome,

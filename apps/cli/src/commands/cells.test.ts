@@ -64,6 +64,31 @@ test('counts and fleet status tell of each cell, as text and as one object', asy
   expect((await run('fleet', 'status')).stdout).toContain('no worker is alive');
 });
 
+test('cells at one server are told apart by their prefixes, and prefix and server say which is home', async () => {
+  const { url: address } = a!;
+  const both = JSON.stringify(['{x.0}', '{x.1}'].map((prefix, at) => ({ name: `x-${at}`, address, prefix })));
+  const producer = await JobProducer.connect({ redisUrl: address, prefix: '{x.1}', queue: mainQueue('x') });
+  await producer.add([{ jobId: 'own', data: { v: 1, fingerprint: '00112233445566ff', texts: ['t'] } }]);
+  await producer.close();
+  const counts = (...more: string[]): Promise<Result> =>
+    runHere(box, ['queue', 'counts', '--cells', both, '--model', 'x', ...more]);
+  const { stdout, code } = await counts('--redis-url', address, '--prefix', '{x.1}');
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/^cell x-0, .* under \{x\.0\}\nqueue .*\nembed-x +0 /m);
+  expect(stdout).toMatch(/^cell x-1 \(home\), .* under \{x\.1\}\nqueue .*\nembed-x +1 /m);
+  expect(JSON.parse((await counts('--json')).stdout)).toMatchObject({
+    cells: [
+      { cell: 'x-0', prefix: '{x.0}', isHome: true, report: { lanes: [{ waiting: 0 }, {}] } },
+      { cell: 'x-1', prefix: '{x.1}', isHome: false, report: { lanes: [{ waiting: 1 }, {}] } },
+    ],
+  });
+  const elsewhere = await counts('--redis-url', address, '--prefix', '{x.9}');
+  expect(elsewhere).toMatchObject({ code: 2, stdout: '' });
+  expect(elsewhere.stderr).toContain(
+    'prefix is {x.9}, which is that of none of the cells there (x-0 has {x.0}, x-1 has {x.1})',
+  );
+});
+
 test('a list that cannot be used is refused with what is wrong', async () => {
   const twice = JSON.stringify([
     { name: 'a', address: 'redis://x' },

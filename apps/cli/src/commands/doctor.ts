@@ -184,8 +184,10 @@ async function cellFindings(
   version: string,
 ): Promise<SeenServer> {
   const cells = readCells(settings.cells);
-  const home = homeCell(cells, settings.redisUrl);
-  const seen = await Promise.all(cells.map(({ address }) => serverFindings(address, settings, version)));
+  const home = homeCell(cells, settings.redisUrl, settings.prefix);
+  const seen = await Promise.all(
+    cells.map(({ address, prefix = settings.prefix }) => serverFindings(address, { ...settings, prefix }, version)),
+  );
   const closed = cells.flatMap(({ name, write }) => (write === false ? [name] : []));
   const listed: Finding = {
     about: 'cells',
@@ -245,7 +247,7 @@ async function runningServerFindings(settings: Settings, cacheDir: string, versi
 async function serverFindings(redisUrl: string, settings: Settings, version: string): Promise<SeenServer> {
   const { prefix, unsafeServer } = settings;
   const queue = await queueOfNamed(settings.model, storeFolders(settings));
-  const connection = openConnection({ url: redisUrl, name: 'doctor' });
+  const connection = openConnection({ url: redisUrl, prefix, name: 'doctor' });
   try {
     await untilReady(connection, redisUrl, { waitMs: ANSWER_WITHIN_MS });
     const { facts, warnings } = await checkServer(connection, { isUnsafeAllowed: unsafeServer === 'warn' });

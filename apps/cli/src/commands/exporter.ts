@@ -111,7 +111,10 @@ class CellsTold {
 
   constructor({ cells, ...options }: ToldOptions & { readonly cells: string }) {
     const { log } = options;
-    this.told = new PerCell({ cells, log }, ({ address }) => new ServerTold({ ...options, redisUrl: address }));
+    this.told = new PerCell(
+      { cells, log },
+      ({ address, prefix = options.prefix }) => new ServerTold({ ...options, redisUrl: address, prefix }),
+    );
   }
 
   get contentType(): string {

@@ -16,12 +16,12 @@ export async function overCells<Flags extends LookFlags>(
   flags: Flags,
   look: (terminal: Terminal, flags: Flags) => Promise<void>,
 ): Promise<void> {
-  const { cells: setting, redisUrl } = await settingsOf(terminal, flags);
+  const { cells: setting, redisUrl, prefix } = await settingsOf(terminal, flags);
   if (setting === undefined) return look(terminal, flags);
   const cells = readCells(setting);
-  const home = homeCell(cells, redisUrl).name;
+  const home = homeCell(cells, redisUrl, prefix).name;
   const told = await Promise.all(
-    cells.map(async (cell) => ({ cell, ...(await reportOf(terminal, flags, cell, look)) })),
+    cells.map(async (cell) => ({ cell, ...(await reportOf(terminal, { ...flags, prefix }, cell, look)) })),
   );
   if (flags.json === true)
     for (const { cell, remarks } of told) if (remarks !== '') terminal.stderr.write(`cell ${cell.name}: ${remarks}`);
@@ -39,15 +39,15 @@ interface Told {
 
 async function reportOf<Flags extends LookFlags>(
   terminal: Terminal,
-  flags: Flags,
-  { address }: Cell,
+  flags: Flags & { readonly prefix: string },
+  { address, prefix = flags.prefix }: Cell,
   look: (terminal: Terminal, flags: Flags) => Promise<void>,
 ): Promise<Omit<Told, 'cell'>> {
   const [report, remarks] = [new Kept(), new Kept()];
   const parts = { stdout: report.instead(terminal.stdout), stderr: remarks.instead(terminal.stderr) };
   const said = (error: unknown) => ({ report: report.text, remarks: remarks.text.replace(/^shoal: /gm, ''), error });
   try {
-    await look({ ...terminal, ...parts }, { ...flags, redisUrl: address });
+    await look({ ...terminal, ...parts }, { ...flags, redisUrl: address, prefix });
     return said(undefined);
   } catch (error) {
     if (terminal.signal.aborted) throw error;
@@ -76,16 +76,17 @@ function problemOf(error: unknown): string {
 }
 
 function asText({ cell, report, remarks, error }: Told, home: string): string {
-  const { name, address, write } = cell;
+  const { name, address, prefix, write } = cell;
   const what = [...(name === home ? ['home'] : []), ...(write === false ? ['takes no new work'] : [])].join(', ');
   const problem = error === undefined ? '' : `! ${problemOf(error)}\n`;
-  return `cell ${name}${what === '' ? '' : ` (${what})`}, ${redactUrl(address)}\n${report}${remarks}${problem}`;
+  return `cell ${name}${what === '' ? '' : ` (${what})`}, ${redactUrl(address)}${prefix === undefined ? '' : ` under ${prefix}`}\n${report}${remarks}${problem}`;
 }
 
 function asJson(told: readonly Told[], home: string): string {
-  const cells = told.map(({ cell: { name, address, write = true }, report, error }) => ({
+  const cells = told.map(({ cell: { name, address, prefix, write = true }, report, error }) => ({
     cell: name,
     address: redactUrl(address),
+    ...(prefix !== undefined && { prefix }),
     isHome: name === home,
     write,
     ...(error === undefined ? {} : { error: toFailure(error) }),

@@ -17,13 +17,13 @@ export async function beginningCell(
   isQuiet: boolean,
 ): Promise<Cell> {
   const cells = readCells(setting);
-  const home = homeCell(cells, redisUrl);
+  const home = homeCell(cells, redisUrl, prefix);
   const others = cells.filter((cell) => cell !== home && cell.write !== false);
   const enough = new AbortController();
   const signal = AbortSignal.any([terminal.signal, enough.signal]);
   const onSlow = (line: string): void => (isQuiet ? undefined : say(terminal, line));
   const answering = async (cell: Cell, told?: typeof onSlow): Promise<Cell> => {
-    await untilItAnswers({ redisUrl: cell.address, prefix, signal, onSlow: told });
+    await untilItAnswers({ redisUrl: cell.address, prefix: cell.prefix ?? prefix, signal, onSlow: told });
     return cell;
   };
   const atHome = answering(home, onSlow);
@@ -45,14 +45,14 @@ export class AskedCells {
 
   /** Throws CONFIG_INVALID. */
   constructor(cells: string, prefix: string) {
-    this.cells = new PerCell({ cells }, ({ address }) => new CellConnection(address, prefix));
+    this.cells = new PerCell({ cells }, ({ address, prefix: own = prefix }) => new CellConnection(address, own));
   }
 
   /** What those say that answer. Rejects where none does. */
-  async ask<Answer>(question: (connection: Redis) => Promise<Answer>): Promise<Answer[]> {
+  async ask<Answer>(question: (connection: Redis, prefix: string) => Promise<Answer>): Promise<Answer[]> {
     const asked = this.cells.all
       .filter(({ cell }) => cell.write !== false)
-      .map(async ({ part }) => question(await part.answering()));
+      .map(async ({ part }) => question(await part.answering(), part.prefix));
     await Promise.any(asked);
     const told = await Promise.allSettled(asked);
     return told.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
@@ -64,10 +64,12 @@ export class AskedCells {
 }
 
 class CellConnection {
+  readonly prefix: string;
   private readonly connection: Redis;
   private readonly opened: Promise<void>;
 
   constructor(address: string, prefix: string) {
+    this.prefix = prefix;
     this.connection = openConnection({ url: address, prefix, name: 'shoal-cli' });
     this.connection.on('error', () => undefined); // the client tells of it
     this.opened = untilReady(this.connection, address, { waitMs: PATIENCE_MS });

@@ -63,12 +63,14 @@ async function withCells<Result>(
   use: (server: QueueServer) => Promise<Result>,
 ): Promise<Result> {
   terminal.signal.throwIfAborted();
-  const { address } = await beginningCell(terminal, settings, isQuiet);
-  return use({ redisUrl: address, lost: new AbortController().signal });
+  const { address, prefix } = await beginningCell(terminal, settings, isQuiet);
+  return use({ redisUrl: address, prefix, lost: new AbortController().signal });
 }
 
 export interface QueueServer {
   readonly redisUrl: string;
+  /** Of the cell that it is, where that has its own. */
+  readonly prefix?: string | undefined;
   /** Aborted when a private server cannot be brought back. */
   readonly lost: AbortSignal;
 }
@@ -127,20 +129,22 @@ async function withWorker<Result>(
   use: (session: Session) => Promise<Result>,
 ): Promise<Result> {
   const { settings, server, model, tokenizer } = options;
-  const place = { prefix: settings.prefix, queue: queueOf(model) };
-  const connection = openConnection({ url: server.redisUrl, prefix: settings.prefix, name: 'shoal-cli' });
+  const { prefix = settings.prefix } = server;
+  const queue = queueOf(model);
+  const connection = openConnection({ url: server.redisUrl, prefix, name: 'shoal-cli' });
   const cells = settings.cells === undefined ? undefined : new AskedCells(settings.cells, settings.prefix);
-  const ofAll = <Answer>(question: (asked: Redis) => Promise<Answer>): Promise<Answer[]> =>
-    cells?.ask(question) ?? question(connection).then((answer) => [answer]);
+  const ofAll = <Answer>(question: (asked: Redis, place: QueuePlace) => Promise<Answer>): Promise<Answer[]> =>
+    cells?.ask((asked, own) => question(asked, { prefix: own, queue })) ??
+    question(connection, { prefix, queue }).then((answer) => [answer]);
   try {
     await untilReady(connection, server.redisUrl);
     for (const warning of (await checkServer(connection, { isUnsafeAllowed: settings.unsafeServer === 'warn' }))
       .warnings)
       if (!options.isQuiet) say(terminal, warning);
-    const isTrial = (await ofAll((asked) => queueService(asked, place))).includes('simulation');
-    if (isTrial) sayTrial(terminal, place);
+    const isTrial = (await ofAll(queueService)).includes('simulation');
+    if (isTrial) sayTrial(terminal, { prefix, queue });
     const keeper = keepWorkerFor(terminal, options, async () => {
-      const found = await ofAll((asked) => liveWorkers(asked, place.queue, place.prefix));
+      const found = await ofAll((asked, place) => liveWorkers(asked, queue, place.prefix));
       return found.flat().length;
     });
     const waiting = new WaitingNotice(terminal, options);
@@ -214,6 +218,7 @@ function keepWorkerFor(
     ...settingsEnvironment({
       ...settings,
       redisUrl: server.redisUrl,
+      prefix: server.prefix ?? settings.prefix,
       kind: 'embed',
       device: 'cpu',
       metricsPort: 0,

@@ -38,8 +38,10 @@ export class CellsReader {
 
   /** Throws CONFIG_INVALID. */
   constructor({ cells, redisUrl, prefix, log }: CellsReaderOptions) {
-    this.home = homeCell(readCells(cells), redisUrl).name;
-    this.surveys = new PerCell({ cells, log }, ({ address }) => FleetSurvey.open({ redisUrl: address, prefix, log }));
+    this.home = homeCell(readCells(cells), redisUrl, prefix).name;
+    this.surveys = new PerCell({ cells, log }, ({ address, prefix: own = prefix }) =>
+      FleetSurvey.open({ redisUrl: address, prefix: own, log }),
+    );
   }
 
   /** Never rejects. */

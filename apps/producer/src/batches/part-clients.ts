@@ -37,7 +37,7 @@ export class PartClients {
   /** Whether somebody takes parts of this model: a lane without workers is not entered among the queues. QUEUE_UNREACHABLE. */
   async isServed(model: string): Promise<boolean> {
     const { redisUrl: url, prefix } = this.options;
-    const connection = openConnection({ url, name: 'shoal-parts' });
+    const connection = openConnection({ url, prefix, name: 'shoal-parts' });
     try {
       await untilReady(connection, url);
       return (await liveWorkers(connection, partsQueue(model), prefix)).length > 0;

@@ -8,7 +8,7 @@
 // for, or refuses it. Each cell is tried once.
 
 import { ShoalError, isShoalError, type ErrorCode } from '@shoal/contract';
-import { closedError, type Asked, type Delivery, type JobRequest } from '../job-request.ts';
+import { announcedOn, closedError, type Asked, type Delivery, type JobRequest } from '../job-request.ts';
 import type { CellLine } from './cell-line.ts';
 
 export interface CellJobsParts {
@@ -135,7 +135,7 @@ export class CellJobs {
         const cell = await this.parts.place(route.request, route.tried);
         if (cell.line === undefined) throw isAway(cell.name);
         if (route.isOver) return;
-        const asked = cell.line.jobs.ask(route.request);
+        const asked = cell.line.jobs.ask(announcedOn(cell.line.replyChannel, route.request));
         route.at = { cell, asked };
         this.placed.set(route.request.jobId, cell);
         cell.wasSent(1);

@@ -13,10 +13,10 @@ import {
   keySpace,
   type Trace,
 } from '@shoal/contract';
-import type { Cell } from '@shoal/core';
+import { placeOfCell, type Cell } from '@shoal/core';
 import { CellList, chooseCell, type CancelResult, type ServingWorker, type Waiting } from '@shoal/queue';
 import type { ClientCounts, ClientOptions } from '../embedding.ts';
-import { closedError, type JobRequest, type Placing } from '../job-request.ts';
+import { announcedOn, closedError, type JobRequest, type Placing, type RowsRequest } from '../job-request.ts';
 import type { PlacedId } from '../line.ts';
 import { QueueLine, type LineLimits, type LineTerms } from '../queue-line.ts';
 import { recordedIds, type NewRequest } from '../request-record.ts';
@@ -66,11 +66,12 @@ export class CellLines {
         log,
         awayAfterMs: this.awayAfterMs,
         onAway: (line) => this.moveOn(line),
-        open: ({ name, address }) =>
+        open: ({ name, address, prefix: own = prefix }) =>
           QueueLine.open(
             {
               ...options,
               redisUrl: address,
+              prefix: own,
               connection: undefined,
               cells: undefined,
               ...(onWaiting && { onWaiting: (waiting) => onWaiting(waiting && inCell(name, waiting)) }),
@@ -317,7 +318,7 @@ export class CellLines {
     const one = { cell, moveOn };
     if (!isPinned) this.submitting.add(one);
     const work = cell.line.submit(
-      request,
+      repliedIn(cell.line, request),
       undefined,
       signal === undefined ? moving.signal : AbortSignal.any([signal, moving.signal]),
     );
@@ -352,7 +353,7 @@ export class CellLines {
   private changed(cells: readonly Cell[]): void {
     const before = this.lines;
     this.lines = cells.map((cell) => {
-      const same = before.find((line) => line.name === cell.name && line.cell.address === cell.address);
+      const same = before.find((line) => placeOfCell(line.cell) === placeOfCell(cell));
       if (same !== undefined) same.cell = cell;
       return same ?? this.open(cell);
     });
@@ -374,6 +375,13 @@ export class CellLines {
   private counts(): ClientCounts {
     return sum([this.left, ...[...this.lines, ...this.leaving].map(({ line }) => line?.jobs.counts())]);
   }
+}
+
+/** A submitted request whose jobs are announced where the line to its cell listens, below the prefix of that. */
+function repliedIn({ replyChannel }: QueueLine, request: NewRequest): NewRequest {
+  const announced = (one: RowsRequest): RowsRequest => announcedOn(replyChannel, one);
+  const { requests, cutAs } = request;
+  return { ...request, requests: requests.map(announced), cutAs: async (parts) => (await cutAs(parts)).map(announced) };
 }
 
 function allOf(looks: readonly Promise<void>[]): Promise<void> {

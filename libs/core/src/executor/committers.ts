@@ -10,7 +10,7 @@ export interface CommittersParts<Job extends CommittedJob> extends Omit<Committe
 
 export class Committers<Job extends CommittedJob> {
   private readonly parts: CommittersParts<Job>;
-  /** By address; of home under nothing. */
+  /** By address and prefix; of home under nothing. */
   private readonly committers = new Map<string, Committer<Job>>();
 
   constructor(parts: CommittersParts<Job>) {
@@ -28,10 +28,10 @@ export class Committers<Job extends CommittedJob> {
   }
 
   private committerOf(cell: OtherCell | undefined): Committer<Job> {
-    const known = this.committers.get(cell?.address ?? '');
+    const known = this.committers.get(placeOf(cell));
     if (known !== undefined) return known;
     const committer = new Committer<Job>({ ...this.parts, store: this.parts.storeIn(cell) });
-    this.committers.set(cell?.address ?? '', committer);
+    this.committers.set(placeOf(cell), committer);
     return committer;
   }
 }
@@ -42,7 +42,15 @@ export function byCell<One>(
   cellOf: (one: One) => OtherCell | undefined,
 ): (readonly [OtherCell | undefined, readonly One[]])[] {
   const first = all.length === 0 ? undefined : cellOf(all[0]!);
-  if (all.every((one) => cellOf(one)?.address === first?.address)) return [[first, all]];
-  const groups = Map.groupBy(all, (one) => cellOf(one)?.address);
+  if (all.every((one) => isSame(cellOf(one), first))) return [[first, all]];
+  const groups = Map.groupBy(all, (one) => placeOf(cellOf(one)));
   return [...groups.values()].map((group) => [cellOf(group[0]!), group] as const);
+}
+
+function isSame(one: OtherCell | undefined, other: OtherCell | undefined): boolean {
+  return one?.address === other?.address && one?.prefix === other?.prefix;
+}
+
+function placeOf(cell: OtherCell | undefined): string {
+  return cell === undefined ? '' : `${cell.prefix ?? ''} ${cell.address}`;
 }

@@ -8,6 +8,8 @@ export interface OtherCell {
   readonly name: string;
   /** As the setting `redisUrl`. */
   readonly address: string;
+  /** As the setting `prefix`, where it is not that of this worker's own cell. */
+  readonly prefix?: string | undefined;
 }
 
 /** A job under a lock, as it was found: nothing in it has been checked. */

@@ -36,7 +36,7 @@ test.each<[string, unknown, string]>([
       { name: 'a', address: 'redis+cluster://one:6379,two:6379' },
       { name: 'b', address: 'redis+cluster://me:secret@two:6379,three:6379' },
     ],
-    'are the same cluster, redis+cluster://***@two:6379,three:6379: a cluster is one cell',
+    'are the same cluster, redis+cluster://***@two:6379,three:6379, where cells name no prefix',
   ],
   [
     'one master of Sentinels twice',
@@ -46,7 +46,40 @@ test.each<[string, unknown, string]>([
     ],
     'are the same server',
   ],
-  ['a prefix for a cell', [{ ...A, prefix: '{shoal.1}' }], '"prefix", which no cell has'],
+  ['a prefix that is no hash tag', [{ ...A, prefix: 'shoal.1' }], '"prefix" that is no hash tag such as {shoal.1}'],
+  ['a prefix of some', [{ ...A, prefix: '{x}' }, B], '"b" names no prefix and others do'],
+  [
+    'one server under one prefix twice',
+    [
+      { ...A, prefix: '{x}' },
+      { name: 'b', address: A.address, prefix: '{x}' },
+    ],
+    'are the same server, redis://one:6379, under the prefix {x}',
+  ],
+  [
+    'one cluster under one prefix twice',
+    [
+      { name: 'a', address: 'redis+cluster://one,two', cells: 2 },
+      { name: 'b', address: 'redis+cluster://two,three', cells: 1 },
+    ],
+    'are the same cluster, redis+cluster://two,three, under the prefix {shoal.0}',
+  ],
+  [
+    'a number of cells of one server',
+    [{ ...A, cells: 2 }],
+    '"cells", which is the number, 1 to 64, of the cells of a cluster',
+  ],
+  ['no number of cells', [{ name: 'a', address: 'redis+cluster://one', cells: '2' }], '"cells", which is the number'],
+  [
+    'too many cells of a cluster',
+    [{ name: 'a', address: 'redis+cluster://one', cells: 65 }],
+    '"cells", which is the number',
+  ],
+  [
+    'too long a name of them',
+    [{ name: 'x'.repeat(31), address: 'redis+cluster://one', cells: 2 }],
+    'cell 1 has no name',
+  ],
   ['no name', [{ address: A.address }], 'cell 1 has no name'],
   ['a name with an @', [A, { ...B, name: 'b@c' }], 'cell 2 has no name of 1 to 32'],
   ['a name with a capital', [{ ...A, name: 'A' }], 'cell 1 has no name'],
@@ -59,6 +92,50 @@ test.each<[string, unknown, string]>([
 ])('%s is refused by what is wrong', (_, list, problem) => {
   expect(() => checkCells(list, 'cells')).toThrow(problem);
   expect(() => checkCells(list, 'cells')).toThrow(/^cells: /);
+});
+
+test('a cluster stands for cells with prefixes of their own, as an entry and as a text', () => {
+  const address = 'redis+cluster://me:secret@one:6379,two:6379';
+  const some = [0, 1, 2].map((at) => ({ name: `shoal-${at}`, address, prefix: `{shoal.${at}}` }));
+  expect(readCells(` ${address}?cells=3\n`)).toEqual(some);
+  expect(readCells(fileWith(`${address}?cells=3\n`))).toEqual(some);
+  expect(readCells(`${address}?ca=/a.pem&cells=3`).map((cell) => cell.address)).toEqual(
+    some.map(() => `${address}?ca=/a.pem`),
+  );
+  const entry = { name: 'c', address, prefix: '{own}', write: false, cells: 2 };
+  expect(checkCells([entry, { name: 'd', address, prefix: '{own.2}' }], 'cells')).toEqual([
+    { name: 'c-0', address, prefix: '{own.0}', write: false },
+    { name: 'c-1', address, prefix: '{own.1}', write: false },
+    { name: 'd', address, prefix: '{own.2}' },
+  ]);
+  for (const text of [address, `${address}?cells=`, `${address}?cells=2&cells=3`])
+    expect(() => readCells(text)).toThrow('cells: a cluster needs the number of its cells, once: redis+cluster://***@');
+  expect(() => readCells(`${address}?cells=0`)).toThrow('"cells", which is the number, 1 to 64');
+  expect(redactCells(`${address}?cells=3`)).toBe('redis+cluster://***@one:6379,two:6379?cells=3');
+});
+
+test('of several cells at one address the prefix says which is home', () => {
+  const cells = 'redis+cluster://one:6379,two:6379?cells=3';
+  const [first, second] = readCells(cells);
+  const homeOf = (flags: object): unknown => {
+    const { redisUrl, prefix } = withHome(resolveSettings({ flags: { cells, ...flags } }));
+    return [redisUrl, prefix];
+  };
+  expect(homeOf({})).toEqual([first!.address, '{shoal.0}']);
+  expect(homeOf({ prefix: '{shoal.1}' })).toEqual([second!.address, '{shoal.1}']);
+  expect(homeOf({ redisUrl: 'redis+cluster://two:6379', prefix: '{shoal.1}' })).toEqual([
+    'redis+cluster://two:6379',
+    '{shoal.1}',
+  ]);
+  expect(homeOf({ redisUrl: 'redis+cluster://two:6379' })).toEqual(['redis+cluster://two:6379', '{shoal.0}']);
+  expect(() => homeOf({ prefix: '{shoal.7}' })).toThrow(
+    'prefix is {shoal.7}, which is that of none of the cells there',
+  );
+  const plain = JSON.stringify([A, B]);
+  expect(withHome(resolveSettings({ flags: { cells: plain, prefix: '{x}' } }))).toMatchObject({
+    redisUrl: A.address,
+    prefix: '{x}',
+  });
 });
 
 test('every problem is told at once, and no password', () => {

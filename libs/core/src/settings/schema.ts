@@ -68,8 +68,9 @@ export const settingsSchema = z.strictObject({
     .describe(
       'Several queue servers used as one queue, each with workers of its own: a JSON file, or its text, ' +
         '[{"name":"a","address":"redis://10.0.0.5:6379"},{"name":"b","address":"redis://10.0.0.6:6379","write":false}]. ' +
-        'redisUrl says which of them is home; unset, the first. A cell with "write": false takes no new work. The file is ' +
-        'read again while processes run.',
+        'redisUrl says which of them is home; unset, the first. A cell with "write": false takes no new work. Or one cluster, ' +
+        'as cells with the prefixes {shoal.0}, {shoal.1} …: redis+cluster://host:6379,host:6379?cells=6 (docs/cells.md). The ' +
+        'file is read again while processes run.',
     ),
   redisCa: z
     .string()

@@ -7,6 +7,7 @@ import {
   cellsFile,
   cellsIn,
   checkCells,
+  placeOfCell,
   readCells,
   redactMessage,
   unreadable,
@@ -91,7 +92,7 @@ export class CellList {
 
 /** Throws CONFIG_INVALID for an address that means no server. */
 function usable(cells: readonly Cell[]): readonly Cell[] {
-  for (const { address } of cells) addressOf(address);
+  for (const { address, prefix } of cells) addressOf(address, prefix);
   return cells;
 }
 
@@ -100,7 +101,7 @@ function isSame(some: readonly Cell[], others: readonly Cell[]): boolean {
 }
 
 function textOf(cells: readonly Cell[]): string {
-  return JSON.stringify(cells.map(({ name, address, write = true }) => [name, address, write]));
+  return JSON.stringify(cells.map((cell) => [placeOfCell(cell), cell.write ?? true]));
 }
 
 function inWords({ name, write }: Cell): string {

@@ -27,7 +27,7 @@ export interface HelpedCellOptions extends QueuePlace {
   readonly cell: Cell;
   readonly open: (cell: Cell) => BulkSource;
   /** Throws what keeps this worker from claiming there. */
-  readonly enter?: ((redisUrl: string) => Promise<void>) | undefined;
+  readonly enter?: ((place: { readonly redisUrl: string; readonly prefix: string }) => Promise<void>) | undefined;
   readonly onLeaseLost: (jobId: string) => void;
   readonly onCancelled: (jobIds: readonly string[]) => void;
   readonly log: Logger;
@@ -61,9 +61,9 @@ export class HelpedCell {
   private isClosed = false;
 
   constructor(options: HelpedCellOptions) {
-    const { name, address } = options.cell;
+    const { name, address, prefix } = options.cell;
     this.options = options;
-    this.other = { name, address };
+    this.other = { name, address, ...(prefix !== undefined && { prefix }) };
   }
 
   get isDue(): boolean {
@@ -220,7 +220,8 @@ export class HelpedCell {
   }
 
   private async start(source: BulkSource): Promise<void> {
-    await this.options.enter?.(this.other.address);
+    const { enter, prefix } = this.options;
+    await enter?.({ redisUrl: this.other.address, prefix });
     await source.start();
   }
 

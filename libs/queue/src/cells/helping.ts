@@ -11,7 +11,15 @@
 // Why: docs/decisions/cells.md#a-worker-that-is-idle-claims-bulk-of-other-cells
 
 import { INTERACTIVE_ROWS } from '@shoal/contract';
-import type { Announcement, Cell, RawClaim, SettleResult, Settlement, WorkerFacts } from '@shoal/core';
+import {
+  placeOfCell,
+  type Announcement,
+  type Cell,
+  type RawClaim,
+  type SettleResult,
+  type Settlement,
+  type WorkerFacts,
+} from '@shoal/core';
 import { CellList } from './cell-list.ts';
 import type { CellNeed } from './cell-need.ts';
 import { HelpedCell, type BulkSource, type HelpedCellOptions } from './helped-cell.ts';
@@ -25,7 +33,7 @@ export interface HelpingOptions extends Pick<HelpedCellOptions, 'prefix' | 'queu
   readonly own: Pick<WorkerFacts, 'model' | 'jobVersion' | 'maxJobRows' | 'payloads' | 'device'>;
   readonly open: (cell: Cell) => BulkSource;
   /** Before a cell is claimed from. Throws what keeps this worker from that. */
-  readonly enter?: ((redisUrl: string) => Promise<void>) | undefined;
+  readonly enter?: HelpedCellOptions['enter'];
   /** So many jobs were claimed in a cell. */
   readonly onHelped?: ((cell: string, jobs: number) => void) | undefined;
   /** For tests: how often the file of cells is read, and how long a cell that is not needed stays open. */
@@ -50,7 +58,7 @@ const REST_MS = 30_000;
 export class Helping {
   private readonly options: HelpingOptions;
   private readonly list: CellList;
-  /** By name and address. */
+  /** By name and place. */
   private readonly cells = new Map<string, HelpedCell>();
   /** Of the claims that are held, the cell of each job. */
   private readonly cellOf = new Map<string, { readonly token: string; readonly cell: HelpedCell }>();
@@ -153,7 +161,7 @@ export class Helping {
   private cellWith({ cell, token, jobId }: RawClaim): HelpedCell | undefined {
     const known = this.cellOf.get(jobId);
     if (known?.token === token) return known.cell;
-    return cell && this.cells.get(keyOf(cell));
+    return cell && this.cells.get(placeOfCell(cell));
   }
 
   private isNeeded(cell: HelpedCell, need: CellNeed): boolean {
@@ -190,10 +198,10 @@ export class Helping {
     return this.list.cells
       .filter(({ name }) => name !== this.options.home)
       .map((cell) => {
-        const known = this.cells.get(keyOf(cell));
+        const known = this.cells.get(placeOfCell(cell));
         if (known !== undefined) return known;
         const opened = this.opened(cell);
-        this.cells.set(keyOf(cell), opened);
+        this.cells.set(placeOfCell(cell), opened);
         return opened;
       });
   }
@@ -202,7 +210,7 @@ export class Helping {
     const { prefix, queue, open, enter, log } = this.options;
     const helped: HelpedCell = new HelpedCell({
       cell,
-      prefix,
+      prefix: cell.prefix ?? prefix,
       queue,
       open,
       enter,
@@ -221,7 +229,7 @@ export class Helping {
   /** Cells that left the list are closed when nothing of them is held, others rest when nobody needed them for a while. */
   private async tidy(): Promise<void> {
     const { restMs = REST_MS } = this.options;
-    const listed = new Set(this.list.cells.map(keyOf));
+    const listed = new Set(this.list.cells.map(placeOfCell));
     for (const [key, cell] of this.cells) {
       if (cell.holds > 0) continue;
       if (!listed.has(key)) {
@@ -256,8 +264,4 @@ function shuffled<One>(all: readonly One[]): One[] {
     .map((one) => [Math.random(), one] as const)
     .toSorted(([a], [b]) => a - b)
     .map(([, one]) => one);
-}
-
-function keyOf({ name, address }: Pick<Cell, 'name' | 'address'>): string {
-  return `${name} ${address}`;
 }

@@ -1,6 +1,6 @@
 // One part for each cell of the list, as it is now: opened when its cell comes, closed when that leaves.
 
-import type { Cell } from '@shoal/core';
+import { placeOfCell, type Cell } from '@shoal/core';
 import { CellList, type CellListOptions } from './cell-list.ts';
 
 interface Closing {
@@ -10,7 +10,7 @@ interface Closing {
 export class PerCell<Part extends Closing> {
   private readonly list: CellList;
   private readonly open: (cell: Cell) => Part;
-  /** By name and address. */
+  /** By name and place. */
   private readonly parts = new Map<string, Part>();
 
   /** Throws CONFIG_INVALID. */
@@ -23,7 +23,7 @@ export class PerCell<Part extends Closing> {
 
   /** In the order of the list. */
   get all(): readonly { readonly cell: Cell; readonly part: Part }[] {
-    return this.list.cells.map((cell) => ({ cell, part: this.parts.get(keyOf(cell))! }));
+    return this.list.cells.map((cell) => ({ cell, part: this.parts.get(placeOfCell(cell))! }));
   }
 
   async close(): Promise<void> {
@@ -33,16 +33,13 @@ export class PerCell<Part extends Closing> {
 
   private changed(): void {
     const { cells } = this.list;
-    for (const cell of cells) if (!this.parts.has(keyOf(cell))) this.parts.set(keyOf(cell), this.open(cell));
-    const listed = new Set(cells.map(keyOf));
+    for (const cell of cells)
+      if (!this.parts.has(placeOfCell(cell))) this.parts.set(placeOfCell(cell), this.open(cell));
+    const listed = new Set(cells.map(placeOfCell));
     for (const [key, part] of this.parts) {
       if (listed.has(key)) continue;
       this.parts.delete(key);
       void part.close();
     }
   }
-}
-
-function keyOf({ name, address }: Cell): string {
-  return `${name} ${address}`;
 }

@@ -218,8 +218,8 @@ const FAIR_MS = 500;
 const MOST_ASKED = 5;
 
 /** Read at the start; a clock that is set to another time is followed when that is heard of. Throws QUEUE_UNREACHABLE. */
-export async function serverClock(redisUrl: string): Promise<ServerClock> {
-  const connection = openConnection({ url: redisUrl, name: 'shoal:clock' });
+export async function serverClock(redisUrl: string, prefix?: string): Promise<ServerClock> {
+  const connection = openConnection({ url: redisUrl, prefix, name: 'shoal:clock' });
   try {
     await untilReady(connection, redisUrl);
     let { offsetMs, tookMs } = await askTime(connection);

@@ -27,7 +27,7 @@ type ReadsAndCommits = Pick<PayloadStore, 'read' | 'commit'>;
 
 export class CellStores {
   private readonly options: CellStoresOptions;
-  /** By address. */
+  /** By address and prefix. */
   private readonly open = new Map<string, OpenStore>();
   private readonly tidying: NodeJS.Timeout;
 
@@ -37,42 +37,43 @@ export class CellStores {
     this.tidying = setInterval(() => this.tidy(restMs), restMs / 4).unref();
   }
 
-  of({ name, address }: OtherCell): ReadsAndCommits {
+  of(cell: OtherCell): ReadsAndCommits {
     return {
-      read: (jobs) => this.read(name, address, jobs),
-      commit: (requests, options) => this.commit(address, requests, options),
+      read: (jobs) => this.read(cell, jobs),
+      commit: (requests, options) => this.commit(cell, requests, options),
     };
   }
 
   async stop(): Promise<void> {
     clearInterval(this.tidying);
-    await Promise.all([...this.open.keys()].map((address) => this.leave(address)));
+    await Promise.all([...this.open.keys()].map((place) => this.leave(place)));
   }
 
-  private async read(name: string, address: string, jobs: readonly WantedPayload[]): Promise<readonly InputRead[]> {
-    const reads = await this.asked(address, (store) => store.read(jobs));
+  private async read(cell: OtherCell, jobs: readonly WantedPayload[]): Promise<readonly InputRead[]> {
+    const reads = await this.asked(cell, (store) => store.read(jobs));
     if (reads !== undefined) return reads;
-    throw new ShoalError('QUEUE_UNREACHABLE', `the cell ${name} does not give the inputs of its jobs`);
+    throw new ShoalError('QUEUE_UNREACHABLE', `the cell ${cell.name} does not give the inputs of its jobs`);
   }
 
   /** What is written is a copy: an answer that is not waited for any more may still be on its way. */
   private async commit(
-    address: string,
+    cell: OtherCell,
     requests: readonly CommitRequest[],
     options: { readonly isUrgent?: boolean } | undefined,
   ): Promise<readonly CommitResult[]> {
     const copies = requests.map((request) => ({ ...request, result: Buffer.from(request.result) }));
-    const results = await this.asked(address, (store) => store.commit(copies, options));
+    const results = await this.asked(cell, (store) => store.commit(copies, options));
     return results ?? requests.map(() => 'lease-lost');
   }
 
   /** Undefined where the cell does not answer in time; its connections are closed then, and nothing is written later. */
   private async asked<Answer>(
-    address: string,
+    cell: OtherCell,
     ask: (store: RedisPayloadStore) => Promise<Answer>,
   ): Promise<Answer | undefined> {
     const { answerMs = ANSWER_MS, log } = this.options;
-    const one = this.openAt(address);
+    const place = placeOf(cell);
+    const one = this.openAt(cell);
     one.asked++;
     const late = new AbortController();
     const silence = sleep(answerMs, undefined, { signal: late.signal }).catch(() => undefined);
@@ -84,23 +85,24 @@ export class CellStores {
     late.abort();
     one.asked--;
     one.usedMs = performance.now();
-    if (found === undefined && this.open.get(address) === one) await this.leave(address);
+    if (found === undefined && this.open.get(place) === one) await this.leave(place);
     return found;
   }
 
-  private openAt(address: string): OpenStore {
-    const known = this.open.get(address);
+  private openAt(cell: OtherCell): OpenStore {
+    const known = this.open.get(placeOf(cell));
     if (known !== undefined) return known;
     const { answerMs: _, restMs: __, ...options } = this.options;
-    const store = RedisPayloadStore.connect({ ...options, redisUrl: address, keepsPayloads: true });
+    const { address: redisUrl, prefix = options.prefix } = cell;
+    const store = RedisPayloadStore.connect({ ...options, redisUrl, prefix, keepsPayloads: true });
     const opened = { store, asked: 0, usedMs: performance.now() };
-    this.open.set(address, opened);
+    this.open.set(placeOf(cell), opened);
     return opened;
   }
 
-  private async leave(address: string): Promise<void> {
-    const one = this.open.get(address);
-    this.open.delete(address);
+  private async leave(place: string): Promise<void> {
+    const one = this.open.get(place);
+    this.open.delete(place);
     const stopped = one?.store.then(
       (store) => store.stop(),
       () => undefined,
@@ -109,7 +111,11 @@ export class CellStores {
   }
 
   private tidy(restMs: number): void {
-    for (const [address, { asked, usedMs }] of this.open)
-      if (asked === 0 && performance.now() - usedMs > restMs) void this.leave(address);
+    for (const [place, { asked, usedMs }] of this.open)
+      if (asked === 0 && performance.now() - usedMs > restMs) void this.leave(place);
   }
+}
+
+function placeOf({ address, prefix = '' }: OtherCell): string {
+  return `${prefix} ${address}`;
 }

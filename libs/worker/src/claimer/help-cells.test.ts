@@ -144,6 +144,23 @@ test('a worker without work runs the bulk jobs of another cell: the same vectors
   await fleet.close();
 });
 
+test('a cell at the same server under another prefix is helped there, and nothing of it lands under its own', async () => {
+  const [own, other] = ['{shoal.1}', '{shoal.0}'];
+  const { redis, server } = a!;
+  const cells = [own, other].map((prefix, at) => ({ name: `c${at}`, address: server.url, prefix }));
+  await startWorker(a!, { SHOAL_CELLS: JSON.stringify(cells), SHOAL_PREFIX: own });
+  const queue = new Queue(QUEUE, { connection: redis, prefix: other });
+  await add({ server, redis, queue }, ids(6));
+  const completed = (): Promise<number> => redis.zcard(`${other}:${QUEUE}:completed`);
+  await expect.poll(completed, { timeout: 30_000 }).toBe(6);
+  const { body } = openResult((await redis.getBuffer(keySpace(other).output(QUEUE, 'job-0')))!);
+  expect(body.length).toBeGreaterThan(0);
+  expect(await redis.keys(`${own}:*job-0*`)).toEqual([]);
+  expect((await redis.hvals(keySpace(own).facts(QUEUE))).join()).toContain('"cell":"c1"');
+  expect(await redis.exists(keySpace(other).facts(QUEUE))).toBe(0);
+  await queue.close();
+});
+
 test('with helpCells=no it runs none of them', async () => {
   await startWorker(a!, { SHOAL_HELP_CELLS: 'no' });
   await add(b!, ['job-0']);

@@ -183,7 +183,7 @@ async function openAll(
   const early = executor.startEarly(); // the slowest part, beside everything else
   const [announcer, serverNowMs, told, starting] = await Promise.all([
     open.keep(RedisAnnouncer.connect(server)),
-    serverClock(settings.redisUrl),
+    serverClock(settings.redisUrl, settings.prefix),
     open.keep(openMetrics(settings, meter, log)),
     open.keep(showStarting(options, kind, id)),
   ]);
@@ -287,8 +287,8 @@ function lanesOf(
       },
     },
     settings: kind.helps === true ? settings : { ...settings, helpCells: 'no' },
-    enter: async (address) => {
-      if (service !== undefined) await enterService(service, { redisUrl: address, prefix, queue, log });
+    enter: async (place) => {
+      if (service !== undefined) await enterService(service, { ...place, queue, log });
     },
     meter,
     history,

@@ -24,6 +24,7 @@ import {
   Fleet,
   FleetWatch,
   Helping,
+  type HelpingOptions,
   HybridGate,
   LanesSource,
   PartsSource,
@@ -65,7 +66,7 @@ export interface WorkerLanesOptions {
   readonly besides?: (() => Partial<WorkerFacts>) | undefined;
   readonly settings: Pick<Settings, 'hybrid' | 'hybridAgeMs' | 'cells' | 'helpCells'>;
   /** Before it claims anything of another cell. Throws what keeps it from that. */
-  readonly enter?: ((redisUrl: string) => Promise<void>) | undefined;
+  readonly enter?: HelpingOptions['enter'];
   readonly meter: LoadMeter;
   readonly history: HistoryMeter;
   readonly metrics: Pick<Metrics, 'laneChosen' | 'cellHelped'>;
@@ -189,7 +190,7 @@ function helpingOf(options: WorkerLanesOptions): Helping | undefined {
   const { cells, hybrid, helpCells } = settings;
   if (cells === undefined || helpCells === 'no' || (isCpuWorker(options) && hybrid === 'never')) return undefined;
   const { redisUrl, prefix, queue } = source;
-  const home = homeCell(readCells(cells), redisUrl).name;
+  const home = homeCell(readCells(cells), redisUrl, prefix).name;
   const { device, model } = ready;
   return new Helping({
     cells,
@@ -200,10 +201,11 @@ function helpingOf(options: WorkerLanesOptions): Helping | undefined {
     own: { device, model, jobVersion, maxJobRows, payloads },
     onHelped: (cell, jobs) => metrics.cellHelped(cell, jobs),
     enter,
-    open: ({ address }) =>
+    open: (cell) =>
       new BullJobSource({
         ...source,
-        redisUrl: address,
+        redisUrl: cell.address,
+        prefix: cell.prefix ?? prefix,
         // not the name of its own: a worker of that cell may have it
         workerName: `help-${home}-${workerName}`.slice(0, 64),
         isNameChosen: false,
