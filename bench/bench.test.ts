@@ -104,13 +104,14 @@ test.skipIf(!isNightly)(
   },
 );
 
-test.skipIf(!isNightly)(
-  'parts: workers are killed, and each row is there once with the vector that jobs give',
-  async () => {
+test.skipIf(!isNightly).each([[[]], [['--s3', 'moto']]])(
+  'parts %j: workers are killed, and each row is there once with the vector that jobs give',
+  async (place) => {
     const sizes = ['--rows', '60000', '--part-rows', '8192', '--tokens-per-ms', '40', '--kill-every', '12'];
-    expect(await runBench('queue/parts', ...sizes)).toMatchObject({
+    expect(await runBench('queue/parts', ...sizes, ...place)).toMatchObject({
       rows_missing: 0,
       rows_twice: 0,
+      objects_left: 0,
       objects_same: 1,
       vectors_as_by_jobs: 1,
     });

@@ -108,6 +108,8 @@ describe.skipIf(!isNight)('(nightly)', () => {
       ])
         expect(manifest).toContain(words);
     expect(text).toContain('- { port: 9000 }');
+    const parts = `s3: { region: eu-west-1 }\nworkers: [{ ${GROUP}, settings: { partFolders: "/data,s3://bucket/texts" } }]\n`;
+    expect(rendered(VALKEY + parts).get('StatefulSet shoal-worker-a')).toContain('name: AWS_REGION');
   });
 
   test('what a group of workers says beats what all are told, 0 and nothing as well', (context) => {

@@ -6,8 +6,8 @@ import { COLLECTION_NAME_RULE, isCollectionName } from '@shoal/similarity/collec
 export const INPUT_FORMATS = ['text', 'jsonl', 'json', 'csv', 'markdown', 'parquet'];
 
 export const FILES_HELP =
-  '.txt, .jsonl, .json, .csv, .tsv, .md (also .gz, .zst) or .parquet files or objects (s3://BUCKET/KEY), or - for standard ' +
-  'input; none: standard input';
+  '.txt, .jsonl, .json, .csv, .tsv, .md (also .gz, .zst) or .parquet files or objects (s3://BUCKET/KEY; with -o FOLDER/ ' +
+  'also folders, s3://BUCKET/PREFIX/ and patterns with *), or - for standard input; none: standard input';
 
 export const DELIMITER_HELP = 'what divides the fields of CSV; "tab" for a tab (default: a comma, in .tsv a tab)';
 

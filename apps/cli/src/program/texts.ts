@@ -66,8 +66,8 @@ function addOutputFlags(command: Command): void {
     .option(
       '-o, --output <file>',
       'write to this file (.jsonl, .csv, both also .gz and .zst, .npy, .arrow, .parquet) instead of standard output, or to ' +
-        'an object of S3 (s3://BUCKET/KEY.parquet); it appears when it is complete. FOLDER/: workers read the files and ' +
-        'write a .parquet for each part of them',
+        'an object of S3 (s3://BUCKET/KEY.parquet); it appears when it is complete. FOLDER/ or s3://BUCKET/PREFIX/: ' +
+        'workers read the files and write a .parquet for each part of them',
     )
     .addOption(
       new Option(

@@ -142,7 +142,8 @@ SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
 {{- range . }}
 {{- $payloads := default "" (default dict .).payloadServers -}}
 {{- $batches := default "" (default dict .).batchDir -}}
-{{- if or (contains "s3://" $payloads) (hasPrefix "s3://" $batches) }}{{ $found = "s3" }}{{ end -}}
+{{- $parts := default "" (default dict .).partFolders -}}
+{{- if or (contains "s3://" $payloads) (contains "s3://" $parts) (hasPrefix "s3://" $batches) }}{{ $found = "s3" }}{{ end -}}
 {{- end -}}
 {{ $found }}
 {{- end -}}
@@ -152,7 +153,7 @@ SHOAL_{{ regexReplaceAll "([A-Z])" . "_${1}" | upper }}
 {{- $on := include "shoal.bucket" (list .Values.settings .Values.http.settings) -}}
 {{- range .Values.workers }}{{ $on = default $on (include "shoal.bucket" (list $.Values.settings .settings)) }}{{ end -}}
 {{- if and (not $on) (or .Values.s3.endpoint .Values.s3.region .Values.s3.credentialsSecret) -}}
-{{- fail "s3 is set, and no setting names a bucket: set settings.payloadServers or batchDir to s3://BUCKET/PREFIX, or leave s3 out" -}}
+{{- fail "s3 is set, and no setting names a bucket: set settings.payloadServers, partFolders or batchDir to s3://BUCKET/PREFIX, or leave s3 out" -}}
 {{- end -}}
 {{ $on }}
 {{- end -}}

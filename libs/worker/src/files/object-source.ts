@@ -34,6 +34,7 @@ export class ObjectSource {
   readonly #facts: Version;
   readonly #changed: ObjectSourceOptions['changed'];
   readonly #closing = new AbortController();
+  #giveBack: (() => void) | undefined;
 
   /** Asks nothing yet. The bucket stays the caller's, who does not `close` this but `stop`s it. */
   constructor({ place, bucket, facts, changed }: ObjectSourceOptions) {
@@ -46,13 +47,16 @@ export class ObjectSource {
   /** Looks whether it is there. USAGE for an address that is not whole, FILE_UNREADABLE with what the store says. */
   static async open(address: string): Promise<ObjectSource> {
     const place = objectPlace(address, 'input')!;
-    const bucket = await S3Bucket.open(place.bucket);
+    const shared = SharedBucket.of(place.bucket);
     try {
+      const bucket = await shared.bucket;
       const facts = await bucket.head(place.key);
-      if (facts !== undefined) return new ObjectSource({ place, bucket, facts, changed: replacedMeanwhile(place) });
-      throw unreadable(place, 'there is no such object, or no such bucket');
+      if (facts === undefined) throw unreadable(place, 'there is no such object, or no such bucket');
+      const source = new ObjectSource({ place, bucket, facts, changed: replacedMeanwhile(place) });
+      source.#giveBack = () => shared.giveBack();
+      return source;
     } catch (error) {
-      bucket.close();
+      shared.giveBack();
       throw error instanceof S3Failure ? unreadable(place, storeReason(place, error), error) : error;
     }
   }
@@ -65,7 +69,8 @@ export class ObjectSource {
   /** Also a second time. */
   close(): void {
     this.stop();
-    this.#bucket.close();
+    this.#giveBack?.();
+    this.#giveBack = undefined;
   }
 
   get bytes(): number {
@@ -163,6 +168,36 @@ export class ObjectSource {
     return error.kind === 'changed'
       ? this.#changed(error)
       : unreadable(this.#place, storeReason(this.#place, error), error);
+  }
+}
+
+/** Of all objects of a bucket that are open: connections are not opened by the thousand. */
+class SharedBucket {
+  static readonly #open = new Map<string, SharedBucket>();
+  readonly bucket: Promise<S3Bucket>;
+  readonly #name: string;
+  #users = 0;
+
+  private constructor(name: string) {
+    this.#name = name;
+    this.bucket = S3Bucket.open(name);
+    this.bucket.catch(() => undefined); // whoever waits for it hears
+  }
+
+  static of(name: string): SharedBucket {
+    const found = SharedBucket.#open.get(name) ?? new SharedBucket(name);
+    SharedBucket.#open.set(name, found);
+    found.#users++;
+    return found;
+  }
+
+  giveBack(): void {
+    if (--this.#users > 0) return;
+    SharedBucket.#open.delete(this.#name);
+    this.bucket.then(
+      (bucket) => bucket.close(),
+      () => undefined,
+    );
   }
 }
 
