@@ -7,7 +7,8 @@
 //     [--threads 2] [--profile FOLDER]
 //
 // Prints one JSON line: µs of CPU a row, of the main thread and of the others, from the first row that was written to the
-// last, texts/s, and digests of the objects. --profile: CPU profiles of all threads go there. Linux only: it reads /proc.
+// last, texts/s, the executor's memory in each quarter of that, and digests of the objects. --profile: CPU profiles of all
+// threads go there. Linux only: it reads /proc.
 
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -23,7 +24,7 @@ import { JobProducer } from '@shoal/queue';
 import { startTestServer } from '@shoal/queue/testing';
 import { openEncoder } from '../../apps/cli/src/output/row-encoder.ts';
 import { readArguments } from '../rig/arguments.ts';
-import { childrenOf } from '../rig/processes.ts';
+import { childrenOf, residentMegabytes } from '../rig/processes.ts';
 import { raggedCorpus } from '../rig/ragged-corpus.ts';
 
 const args = readArguments(import.meta.url, {
@@ -111,6 +112,12 @@ async function rowsNow(): Promise<number> {
   return [...text.matchAll(/^shoal_part_rows_total\{?[^ ]* (\S+)$/gm)].reduce((sum, [, rows]) => sum + Number(rows), 0);
 }
 
+/** The most in each quarter of the run. */
+function quarters(samples: readonly number[]): number[] {
+  const quarter = Math.ceil(samples.length / 4);
+  return [0, 1, 2, 3].map((at) => Math.round(Math.max(...samples.slice(at * quarter, (at + 1) * quarter))));
+}
+
 const model = await openModel(MODEL, { cacheDir });
 const parts = await writeInput(model);
 const server = await startTestServer({ topology: 'single' });
@@ -135,7 +142,7 @@ try {
       SHOAL_PART_FOLDERS: folder,
       SHOAL_METRICS_PORT: String(METRICS_PORT),
       SHOAL_TOKENIZER_THREADS: args.threads,
-      ...(args.profile !== '' && { NODE_OPTIONS: `--cpu-prof --cpu-prof-dir=${args.profile}` }),
+      ...(args.profile !== '' && { NODE_OPTIONS: `--cpu-prof --cpu-prof-interval=300 --cpu-prof-dir=${args.profile}` }),
     },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
@@ -149,11 +156,13 @@ try {
   while ((await rowsNow()) === 0) await sleep(20);
   const [before, startedMs, first] = [threadsOf(executor!), performance.now(), await rowsNow()];
   const seen = new Map<string, number>();
+  const megabytes: number[] = [];
   let rows = first;
   while (rows < PARTS * TEXTS) {
     await sleep(100);
     rows = await rowsNow();
     for (const [thread, ms] of threadsOf(executor!)) seen.set(thread, ms);
+    megabytes.push(residentMegabytes(executor!));
   }
   const ms = performance.now() - startedMs;
   const threads = [...seen]
@@ -170,6 +179,7 @@ try {
       rows,
       textsPerSecond: Math.round((1_000 * (rows - first)) / ms),
       microsPerRow: threads.map(({ thread, us }) => `${thread.split(':')[0]} ${us.toFixed(2)}`),
+      megabytes: quarters(megabytes),
       sha256: list.map(({ sha256 }) => sha256.slice(0, 8)).join(' '),
     })}\n`,
   );

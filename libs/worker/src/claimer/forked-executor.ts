@@ -23,6 +23,9 @@ export type FromExecutorProcess = FromExecutor | { readonly kind: 'learned'; rea
  */
 const START_TIMEOUT_MS = 180_000;
 
+/** Of libuv, which has four: three parts may sync their objects at the same time, and files are read and written meanwhile. */
+const PART_FILE_THREADS = '8';
+
 export class ForkedExecutor implements ExecutorLink {
   private readonly settings: ExecutorSettings | SimilarityExecutorSettings;
   private child: ChildProcess | undefined;
@@ -147,6 +150,10 @@ export class ForkedExecutor implements ExecutorLink {
     for (const listener of this.messageListeners) listener(message);
   }
 
+  private get takesParts(): boolean {
+    return this.settings.kind !== 'similarity' && this.settings.parts !== undefined;
+  }
+
   private spawn(): ChildProcess {
     const program =
       this.settings.kind === 'similarity' ? '../executor/similarity-executor-main' : '../executor/executor-main';
@@ -155,6 +162,7 @@ export class ForkedExecutor implements ExecutorLink {
     return fork(main, [], {
       serialization: 'advanced',
       env: {
+        ...(this.takesParts && { UV_THREADPOOL_SIZE: PART_FILE_THREADS }),
         ...environment,
         [EXECUTOR_ENVIRONMENT]: JSON.stringify({ ...this.settings, learned: this.learned }),
         // a test's fault happens once: not again in the executor that replaces the one it killed
