@@ -135,6 +135,21 @@ describe('a call whose jobs may have 1,024 texts', () => {
   });
 });
 
+test('of cells those count in which somebody claims, and each of these', async () => {
+  const prefixes = [place.address.prefix, '{large-other}', '{large-nobody}'];
+  const cells = prefixes.map((prefix, at) => ({ name: `c${at}`, address: place.server.url, prefix }));
+  await place.show(QUEUE, 'new', { facts: () => NEW });
+  const jobs = async (jobId: string): Promise<number> => {
+    const client = await connect({ redisUrl: undefined, cells });
+    const handle = await client.submit(texts(1_000), { jobId });
+    expect(await handle.status()).toMatchObject({ rows: 1_000 });
+    return (await client.cancel([handle.id])).length;
+  };
+  expect(await jobs('large')).toBe(1);
+  await place.show(QUEUE, 'old', { prefix: prefixes[1]!, facts: () => WORKER_FACTS });
+  expect(await jobs('small')).toBe(4);
+});
+
 test('pieces keep the order of a stream whose workers change, and none has a name that another size would have', async () => {
   const sizes = [1_024, 256, 256, 1_024];
   const pieces = await all(

@@ -2,7 +2,7 @@
 // who takes jobs back, which is opened when the first one is.
 
 import { randomUUID } from 'node:crypto';
-import { DEFAULT_PREFIX, type Trace } from '@shoal/contract';
+import { DEFAULT_PREFIX, ROWS_EVERY_WORKER_TAKES, type Trace } from '@shoal/contract';
 import { noLog, systemClock } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import {
@@ -10,6 +10,7 @@ import {
   JobProducer,
   PayloadServers,
   ResultReader,
+  claimingOf,
   mostJobRows,
   notSharing,
   type CancelResult,
@@ -32,7 +33,8 @@ const KNOWN_MS = 5_000;
 /** What all workers that claim take. */
 interface Taken {
   readonly isSecondRead: boolean;
-  readonly rows: number;
+  /** Undefined: nobody claims. */
+  readonly rows: number | undefined;
 }
 
 export interface LineTerms {
@@ -223,6 +225,11 @@ export class QueueLine {
 
   /** Rows that a job may have so that all workers that claim take it, as of five seconds ago at most; 256 without any. */
   async mostJobRows(): Promise<number> {
+    return (await this.takenRows()) ?? ROWS_EVERY_WORKER_TAKES;
+  }
+
+  /** The same; undefined where nobody claims. */
+  async takenRows(): Promise<number | undefined> {
     return (await this.taken()).rows;
   }
 
@@ -230,7 +237,10 @@ export class QueueLine {
     const nowMs = performance.now();
     if (this.told === undefined || nowMs - this.told.sinceMs > KNOWN_MS) {
       const workers = this.workers().catch(() => undefined);
-      const taken = workers.then((some) => ({ isSecondRead: allReadSecond(some), rows: mostJobRows(some) }));
+      const taken = workers.then((some) => ({
+        isSecondRead: allReadSecond(some),
+        rows: claimingOf(some).length === 0 ? undefined : mostJobRows(some),
+      }));
       this.told = { sinceMs: nowMs, taken };
     }
     return this.told.taken;

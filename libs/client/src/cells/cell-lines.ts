@@ -181,9 +181,10 @@ export class CellLines {
     return read.every((one) => one !== undefined) ? trace : undefined;
   }
 
-  /** What a job may have wherever it is placed. */
+  /** What a job may have wherever it is placed: new work passes by a cell in which nobody claims. */
   async mostJobRows(): Promise<number> {
-    const most = await Promise.all(this.reachable().flatMap(({ line }) => line?.mostJobRows() ?? []));
+    const taken = await Promise.all(this.reachable().map(({ line }) => line?.takenRows()));
+    const most = taken.flatMap((rows) => rows ?? []);
     return most.length === 0 ? ROWS_EVERY_WORKER_TAKES : Math.min(...most);
   }
 
