@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
 import { PART_JOB, keySpace, mainQueue, partId, partJobData, partsQueue, type Part } from '@shoal/contract';
 import { Canceller } from '@shoal/queue';
+import { S3Gate } from '@shoal/queue/testing';
 import { RecordingLogger } from '@shoal/core/testing';
 import { WorkerBench, childrenOf, until, type WorkerProcess } from '../testing/worker-bench.ts';
 
@@ -149,4 +150,31 @@ test('an interactive job beside a part is answered in its own time; a cancelled 
 
   await start({ SHOAL_PART_FOLDERS: '' });
   expect(await bench.redis.zcard(keySpace().workers(QUEUE))).toBe(0);
+});
+
+test('a worker whose store is at its end gives its part back at once when it is drained', async () => {
+  const gate = await S3Gate.open('http://127.0.0.1:9');
+  gate.refuse({ status: 503, code: 'SlowDown', methods: ['GET', 'HEAD', 'PUT'] });
+  try {
+    const credentials = { AWS_ACCESS_KEY_ID: 'key', AWS_SECRET_ACCESS_KEY: 'secret', AWS_REGION: 'us-east-1' };
+    const waiting = await start({
+      SHOAL_PART_FOLDERS: 's3://bucket',
+      AWS_ENDPOINT_URL_S3: gate.endpoint,
+      ...credentials,
+    });
+    const [, part] = await newPart();
+    const { stem, format, dtype, hasIds } = part.output;
+    const queue = await add({
+      ...part,
+      source: { kind: 's3', bucket: 'bucket', key: 'in/docs.jsonl', etag: 'e', bytes: part.source.bytes },
+      output: { kind: 's3', bucket: 'bucket', prefix: 'out/', stem, format, dtype, hasIds },
+    });
+    await until('the store is asked', async () => (gate.refused.size > 0 ? true : undefined));
+    const stoppedMs = performance.now();
+    expect(await waiting.stop()).toBe(0);
+    expect(performance.now() - stoppedMs).toBeLessThan(10_000);
+    expect(await queue.getJobState(partId(part))).toMatch(/wait|prioritized/);
+  } finally {
+    await gate.close();
+  }
 });

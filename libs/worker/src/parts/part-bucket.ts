@@ -202,8 +202,8 @@ export class BucketTarget implements PartTarget {
       this.#run,
       text,
     );
-    // of claims that ended behind their part
-    await this.#removeAll(`${this.#output.stem}-`);
+    // of claims that ended behind their part; a longer stem is another run's
+    await this.#removeAll(`${this.#output.stem}-`, (rest) => /^\d{5}\.\w+\./.test(rest));
   }
 
   pathOf(name: string): string {
@@ -214,12 +214,12 @@ export class BucketTarget implements PartTarget {
     this.#stopping.abort();
   }
 
-  async #removeAll(begin: string): Promise<void> {
+  async #removeAll(begin: string, isMeant: (rest: string) => boolean = () => true): Promise<void> {
     const { bucket } = this.#terms;
     const key = this.#temporary(begin);
     const names = await this.#ask(async () => {
       const found: string[] = [];
-      for await (const rest of bucket.names(key)) found.push(rest);
+      for await (const rest of bucket.names(key)) if (isMeant(rest)) found.push(rest);
       return found;
     });
     for (const rest of names) await this.#ask((signal) => bucket.remove(key + rest, { signal }));
@@ -299,9 +299,16 @@ async function scratchFolder(run: string): Promise<string> {
     );
   await writing(all, async () => {
     for (const other of await readdir(all)) {
-      const { mtimeMs = Date.now() } = (await stat(join(all, other)).catch(() => undefined)) ?? {};
-      if (other !== run && Date.now() - mtimeMs > LEFT_MS) await rm(join(all, other), { recursive: true, force: true });
+      if (other !== run && Date.now() - (await changedMs(join(all, other))) > LEFT_MS)
+        await rm(join(all, other), { recursive: true, force: true });
     }
   });
   return folder;
+}
+
+/** When something in a folder changed last. */
+async function changedMs(folder: string): Promise<number> {
+  const paths = [folder, ...(await readdir(folder).catch(() => [])).map((name) => join(folder, name))];
+  const facts = await Promise.all(paths.map((path) => stat(path).catch(() => undefined)));
+  return Math.max(...facts.map((one) => one?.mtimeMs ?? 0));
 }

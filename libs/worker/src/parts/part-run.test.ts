@@ -499,6 +499,27 @@ describe.skipIf(!mayHaveS3Server)('of a bucket', () => {
     await expect(target.checkRoom(5.1e9)).rejects.toThrow('S3 copies 5 GB: --part-rows');
   });
 
+  test('what claims of dead workers left goes with the run, and in the temporary folder after a day; no other run’s', async () => {
+    const part = await groupsPart();
+    const before = `${BUCKET}/out/${basename(place)}/_temporary`;
+    for (const name of ['docs-00007.parquet.late', 'docs-x-00000.parquet.other'])
+      await s3!.ask(`${before}/${name}`, { method: 'PUT', body: 'x' });
+    const own = worker('a');
+    const scratch = join(process.env['TMPDIR']!, `shoal-parts-${process.getuid!()}`);
+    for (const [name, changed] of [
+      ['old', 1],
+      ['new', Date.now() / 1_000],
+    ] as const) {
+      await mkdir(join(scratch, name), { recursive: true });
+      await writeFile(join(scratch, name, 'x'), 'x');
+      for (const path of [join(scratch, name, 'x'), join(scratch, name)]) await utimes(path, changed, changed);
+    }
+    expect(await runBy(own, part)).toMatchObject({ kind: 'committed' });
+    expect(await out()).toEqual(['_temporary/docs-x-00000.parquet.other', 'docs-00000.parquet', 'docs.manifest.json']);
+    expect((await readdir(scratch)).toSorted()).toEqual([part.run, 'new'].toSorted());
+    expect(await readdir(join(scratch, part.run))).toEqual([]);
+  });
+
   test('a part that is left waits for no store', async () => {
     const part = await groupsPart();
     const places = new PartPlaces([`s3://${BUCKET}`], { patienceMs: [600_000] });
