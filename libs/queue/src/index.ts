@@ -81,6 +81,7 @@ export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadines
 export { CellList, type CellListOptions } from './cells/cell-list.ts';
 export { chooseCell, type CellLoad } from './cells/choose-cell.ts';
 export { PerCell } from './cells/per-cell.ts';
+export { sameCells } from './cells/same-cells.ts';
 export { CellsSource, type CellsSourceOptions } from './cells/cells-source.ts';
 export { Helping, type Helped, type HelpingOptions } from './cells/helping.ts';
 export {

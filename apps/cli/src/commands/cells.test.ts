@@ -44,6 +44,20 @@ function run(...args: string[]): Promise<Result> {
   return runHere(box, [...args, '--cells', cells, '--model', 'x']);
 }
 
+test('two cells that are one server by two of its names are told', async () => {
+  const other = a!.url.replace('127.0.0.1', 'localhost');
+  writeFileSync(
+    box.path('twice.json'),
+    JSON.stringify([
+      { name: 'a', address: a!.url },
+      { name: 'b', address: other },
+    ]),
+  );
+  const args = ['queue', 'counts', '--cells', box.path('twice.json'), '--model', 'x'];
+  const { code, stderr } = await runHere(box, args);
+  expect([code, stderr]).toEqual([0, expect.stringContaining('cells: "a" and "b" are the same server')]);
+});
+
 test('counts and fleet status tell of each cell, as text and as one object', async () => {
   const { stdout, code } = await run('queue', 'counts');
   expect(code).toBe(0);

@@ -16,6 +16,7 @@ import {
   openConnection,
   parkedJobs,
   queueService,
+  sameCells,
   totalOf,
   untilReady,
   writeRefusal,
@@ -185,10 +186,15 @@ async function cellFindings(
 ): Promise<SeenServer> {
   const cells = readCells(settings.cells);
   const home = homeCell(cells, settings.redisUrl, settings.prefix);
+  const twice = sameCells(cells, settings.prefix);
   const seen = await Promise.all(
     cells.map(({ address, prefix = settings.prefix }) => serverFindings(address, { ...settings, prefix }, version)),
   );
   const closed = cells.flatMap(({ name, write }) => (write === false ? [name] : []));
+  const same = (await twice).map((found): Finding => {
+    const cure = 'a cell is a server, or a prefix, of its own: SDK, HTTP and commands that embed refuse such a list';
+    return { about: 'cells', state: 'broken', found, cure };
+  });
   const listed: Finding = {
     about: 'cells',
     state: 'ok',
@@ -199,7 +205,7 @@ async function cellFindings(
   const findings = seen.flatMap(({ findings: own }, at) =>
     own.map((finding): Finding => ({ ...finding, about: `cell ${cells[at]!.name}: ${finding.about}` })),
   );
-  return { ...seen[cells.indexOf(home)]!, findings: [listed, ...findings] };
+  return { ...seen[cells.indexOf(home)]!, findings: [listed, ...same, ...findings] };
 }
 
 function nothingOf(...findings: Finding[]): SeenServer {

@@ -3,8 +3,9 @@
 
 import { ShoalError, isShoalError, toFailure } from '@shoal/contract';
 import { homeCell, readCells, redactUrl, type Cell } from '@shoal/core';
+import { sameCells } from '@shoal/queue';
 import { settingsOf } from '../settings.ts';
-import { print, type Terminal } from '../terminal.ts';
+import { print, say, type Terminal } from '../terminal.ts';
 
 interface LookFlags {
   readonly json?: boolean;
@@ -20,12 +21,14 @@ export async function overCells<Flags extends LookFlags>(
   if (setting === undefined) return look(terminal, flags);
   const cells = readCells(setting);
   const home = homeCell(cells, redisUrl, prefix).name;
+  const twice = sameCells(cells, prefix);
   const told = await Promise.all(
     cells.map(async (cell) => ({ cell, ...(await reportOf(terminal, { ...flags, prefix }, cell, look)) })),
   );
   if (flags.json === true)
     for (const { cell, remarks } of told) if (remarks !== '') terminal.stderr.write(`cell ${cell.name}: ${remarks}`);
   await print(terminal, flags.json === true ? asJson(told, home) : told.map((one) => asText(one, home)).join('\n'));
+  for (const line of await twice) say(terminal, `cells: ${line}`);
   refuseFailed(told);
 }
 

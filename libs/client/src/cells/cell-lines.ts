@@ -14,7 +14,7 @@ import {
   type Trace,
 } from '@shoal/contract';
 import { placeOfCell, type Cell } from '@shoal/core';
-import { CellList, chooseCell, type CancelResult, type ServingWorker, type Waiting } from '@shoal/queue';
+import { CellList, chooseCell, sameCells, type CancelResult, type ServingWorker, type Waiting } from '@shoal/queue';
 import type { ClientCounts, ClientOptions } from '../embedding.ts';
 import { announcedOn, closedError, type JobRequest, type Placing, type RowsRequest } from '../job-request.ts';
 import type { PlacedId } from '../line.ts';
@@ -97,12 +97,14 @@ export class CellLines {
     const replyName = terms.replyName ?? `${terms.name}-${randomUUID()}`;
     const lines = new CellLines(new CellList({ cells, log }), options, { ...terms, replyName });
     const looks = lines.lines.map((line) => line.look());
+    const twice = sameCells(lines.list.cells, options.prefix ?? DEFAULT_PREFIX);
     await Promise.race([Promise.all(looks), lines.someAnswer(looks).then(() => answerWithin(START_MS, allOf(looks)))]);
     const problems = lines.lines.flatMap(({ problem }) => problem ?? []);
     const invalid = problems.find((problem) => isShoalError(problem, 'CONFIG_INVALID'));
-    if (invalid === undefined && lines.lines.some(({ isReachable }) => isReachable)) return lines;
+    const same = await twice;
+    if (invalid === undefined && same.length === 0 && lines.lines.some(({ isReachable }) => isReachable)) return lines;
     await lines.close();
-    throw invalid ?? problems[0];
+    throw invalid ?? (same.length > 0 ? new ShoalError('CONFIG_INVALID', `cells: ${same.join('; ')}`) : problems[0]);
   }
 
   /** An id of a cell ends with `@` and its name; nothing else of it may have an `@`. */

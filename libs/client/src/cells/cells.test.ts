@@ -235,6 +235,25 @@ test('a client starts while a cell is away, and uses it once it is there', async
     .toBeGreaterThan(before);
 });
 
+test('two cells that are one server by two of its names are refused, and two prefixes of one are not', async () => {
+  const [address, other] = [servers.a.url, servers.a.url.replace('127.0.0.1', 'localhost')];
+  expect(other).not.toBe(address);
+  const twice = [
+    { name: 'a', address },
+    { name: 'b', address: servers.b.url },
+    { name: 'c', address: other },
+  ];
+  await expect(open({ cells: twice })).rejects.toMatchObject({
+    code: 'CONFIG_INVALID',
+    message: 'cells: "a" and "c" are the same server, by two names of it: take one of them off the list',
+  });
+  const prefixes = [
+    { name: 'a', address, prefix },
+    { name: 'c', address: other, prefix: '{t-cells-other}' },
+  ];
+  await open({ cells: prefixes });
+});
+
 test('a client with no cell that answers says so', async () => {
   const cells = [{ name: 'gone', address: 'redis://127.0.0.1:1' }];
   await expect(open({ cells })).rejects.toMatchObject({ code: 'QUEUE_UNREACHABLE' });

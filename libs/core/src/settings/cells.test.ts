@@ -168,6 +168,21 @@ test('two masters that the same Sentinels watch are two cells', () => {
   expect(checkCells(list, 'cells')).toEqual(list);
 });
 
+test('two databases of one server are two cells, however they are written', () => {
+  for (const [one, other] of [
+    ['unix:///run/valkey.sock?db=1', 'unix:///run/valkey.sock?db=2'],
+    ['redis://one', 'redis://one:6379?db=1'],
+  ] as const)
+    expect(() =>
+      checkCells(
+        [one, other].map((address, at) => ({ name: `c${at}`, address })),
+        'cells',
+      ),
+    ).not.toThrow();
+  const same = ['redis://one/1', 'redis://one:6379?db=1'].map((address, at) => ({ name: `c${at}`, address }));
+  expect(() => checkCells(same, 'cells')).toThrow('are the same server');
+});
+
 test('home is the cell at redisUrl, the first where that is not set, and none that is not in the list', () => {
   expect(homeCell([A, B], undefined)).toBe(A);
   expect(homeCell([A, B], 'redis://user:pw@two')).toBe(B);

@@ -232,10 +232,11 @@ export function placeOfCell({ name, address, prefix = '' }: Pick<Cell, 'name' | 
   return `${name} ${prefix} ${address}`;
 }
 
-/** Which server an address means, whoever asks it. */
+/** Which database of which server an address means, whoever asks it. */
 function placeOf(address: string): string {
-  const [, scheme = '', rest = ''] = /^([a-z+]+:\/\/)(?:[^/?]*@)?([^?]*)/s.exec(address) ?? [];
-  const place = rest.replace(/\/0?$/, '');
+  const [, scheme = '', rest = '', parameters = ''] = /^([a-z+]+:\/\/)(?:[^/?]*@)?([^?]*)(.*)$/s.exec(address) ?? [];
+  const database = /[?&]db=0*([1-9]\d*)(&|$)/.exec(parameters)?.[1];
+  const place = rest.replace(/\/0?$/, '') + (database === undefined ? '' : `/${database}`);
   const hasPort = !/^rediss?:\/\/$/.test(scheme) || /:\d+(\/|$)/.test(place);
   return `${scheme}${hasPort ? place : place.replace(/(?=\/|$)/, ':6379')}`.toLowerCase();
 }
