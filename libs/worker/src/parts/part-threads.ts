@@ -18,7 +18,8 @@ export interface PartThreadsOptions extends PartThreadData {
 
 export class PartThreads {
   private readonly options: PartThreadsOptions;
-  private readonly free: PartThread[] = [];
+  private readonly all = new Set<PartThread>();
+  private readonly free = new Set<PartThread>();
 
   constructor(options: PartThreadsOptions) {
     this.options = options;
@@ -29,7 +30,7 @@ export class PartThreads {
    * any more.
    */
   async open(terms: PartTerms, signal?: AbortSignal): Promise<PartWork> {
-    const thread = this.free.pop() ?? new PartThread(this.options);
+    const thread = this.freeOne();
     const stop = (): void => void thread.ask({ kind: 'stop' }).catch(() => undefined);
     const ended = (): void => {
       signal?.removeEventListener('abort', stop);
@@ -46,13 +47,32 @@ export class PartThreads {
     }
   }
 
-  /** Once no part is open. Safe to call twice. */
+  /** Once nobody waits for a part. Safe to call twice. */
   async stop(): Promise<void> {
-    await Promise.all(this.free.splice(0).map((thread) => thread.stop()));
+    const threads = [...this.all];
+    this.all.clear();
+    this.free.clear();
+    await Promise.all(threads.map((thread) => thread.stop()));
+  }
+
+  private freeOne(): PartThread {
+    const [free] = this.free;
+    if (free !== undefined) {
+      this.free.delete(free);
+      return free;
+    }
+    const thread: PartThread = new PartThread(this.options, () => this.forget(thread));
+    this.all.add(thread);
+    return thread;
   }
 
   private giveBack(thread: PartThread): void {
-    if (!thread.isLost) this.free.push(thread);
+    if (this.all.has(thread)) this.free.add(thread);
+  }
+
+  private forget(thread: PartThread): void {
+    this.all.delete(thread);
+    this.free.delete(thread);
   }
 }
 
@@ -110,20 +130,18 @@ class PartThread {
   private readonly worker: Worker;
   private readonly pending = new Map<number, PromiseWithResolvers<PartReply>>();
   private readonly log: Logger;
+  private readonly onLost: () => void;
   private requests = 0;
   private lost: ShoalError | undefined;
 
-  constructor({ log, folders, tokenizer, program }: PartThreadsOptions) {
+  constructor({ log, folders, tokenizer, program }: PartThreadsOptions, onLost: () => void) {
+    this.onLost = onLost;
     this.log = log;
     const workerData: PartThreadData = { folders, tokenizer };
     this.worker = new Worker(program ?? programFile('./part-thread', import.meta.url), { workerData });
     this.worker.on('message', (reply: PartReply) => this.hear(reply));
     this.worker.on('error', (error: unknown) => this.lose(error));
     this.worker.on('exit', (code) => this.lose(new Error(`it ended with ${code}`)));
-  }
-
-  get isLost(): boolean {
-    return this.lost !== undefined;
   }
 
   async ask(asked: Asked, given: readonly ArrayBuffer[] = []): Promise<PartReply> {
@@ -164,5 +182,6 @@ class PartThread {
     this.log.error({ err: error, code: this.lost.code }, 'a thread of a part ended');
     for (const { reject } of this.pending.values()) reject(this.lost);
     this.pending.clear();
+    this.onLost();
   }
 }
