@@ -3,8 +3,8 @@
 import { writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { mainQueue } from '@shoal/contract';
-import { JobProducer } from '@shoal/queue';
-import { startTestServer, type TestServer } from '@shoal/queue/testing';
+import { JobProducer, closeConnection, openConnection, untilReady } from '@shoal/queue';
+import { startTestServer, startTestTopology, type TestServer } from '@shoal/queue/testing';
 import { runHere } from '../testing/command-here.ts';
 import { Sandbox, type Result } from '../testing/shoal-process.ts';
 
@@ -101,6 +101,27 @@ test('cells at one server are told apart by their prefixes, and prefix and serve
   expect(elsewhere.stderr).toContain(
     'prefix is {x.9}, which is that of none of the cells there (x-0 has {x.0}, x-1 has {x.1})',
   );
+});
+
+test('doctor says of cells of one cluster that a node without a replica would stop them all, where that is so', async () => {
+  const cluster = await startTestTopology('cluster', { replicas: 0, prefix: '{shoal.0}' });
+  try {
+    const coverage = async (): Promise<unknown[]> => {
+      const { stdout } = await runHere(box, ['doctor', '--json', '--cells', `${cluster.url}?cells=2`, '--model', 'x']);
+      const { findings } = JSON.parse(stdout) as { findings: { about: string; state: string; found: string }[] };
+      return findings.flatMap(({ about, state, found }) => (found.includes('full-coverage') ? [[about, state]] : []));
+    };
+    expect(await coverage()).toEqual([0, 1].map((at) => [`cell shoal-${at}: queue server`, 'warning']));
+    for (const { url } of cluster.servers) {
+      const connection = openConnection({ url, name: 'test' });
+      await untilReady(connection, url);
+      await connection.config('SET', 'cluster-require-full-coverage', 'no');
+      await closeConnection(connection);
+    }
+    expect(await coverage()).toEqual([]);
+  } finally {
+    await cluster.stop();
+  }
 });
 
 test('a list that cannot be used is refused with what is wrong', async () => {

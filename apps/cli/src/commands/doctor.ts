@@ -275,6 +275,7 @@ async function serverFindings(redisUrl: string, settings: Settings, version: str
             cure: 'free space on its disk and memory, or let it write there; work goes on by itself then',
           },
       ...warnings.map(warningOf),
+      ...(await coverageFindings(connection, redisUrl, settings)),
       ...(await keyFindings(connection, prefix, queue)),
       ...(await trialFindings(connection, prefix, queue)),
       ...(await parkedFindings(connection, prefix, queue)),
@@ -289,6 +290,27 @@ async function serverFindings(redisUrl: string, settings: Settings, version: str
   } finally {
     await closeConnection(connection);
   }
+}
+
+/** A node that is down is to take its own cells away and no other. */
+async function coverageFindings(
+  connection: Redis,
+  redisUrl: string,
+  { cells }: Pick<Settings, 'cells'>,
+): Promise<Finding[]> {
+  if (cells === undefined || !/^rediss?\+cluster:/.test(redisUrl)) return [];
+  const told: unknown = await connection.config('GET', 'cluster-require-full-coverage').catch(() => undefined);
+  if (!Array.isArray(told) || String(told[1]) !== 'yes') return [];
+  return [
+    {
+      about: 'queue server',
+      state: 'warning',
+      found:
+        'a node of the cluster that is down and has no replica stops every other node as well, and all cells with them ' +
+        '(cluster-require-full-coverage is yes)',
+      cure: 'CONFIG SET cluster-require-full-coverage no on every node, and in their files',
+    },
+  ];
 }
 
 /** Each has its cure behind what was found. */
