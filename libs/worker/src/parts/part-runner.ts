@@ -18,6 +18,7 @@ import type {
   WantedPayload,
 } from '@shoal/core';
 import type { TokenizedInput } from '../executor/tokenized-input.ts';
+import type { JobRows } from './part-rows.ts';
 import { Left, PartRun, type Embedded, type PartRunParts } from './part-run.ts';
 
 export interface PartRunnerParts extends Omit<
@@ -70,6 +71,8 @@ const MOST_SPARE = 32;
  * a row a quarter. Eight of them are half of the pool of a GPU.
  */
 const LARGE_POOL_TOKENS = 1_048_576;
+/** Of a large small job: beyond it memory for vectors is not used again (buffer-pool.ts). */
+const MOST_LARGE_BYTES = 4 * 1024 * 1024;
 
 export class PartRunner {
   private readonly parts: PartRunnerParts;
@@ -150,7 +153,7 @@ export class PartRunner {
       const run = new PartRun(
         {
           ...this.parts,
-          jobRows: this.parts.poolTokens >= LARGE_POOL_TOKENS ? 1_024 : 256,
+          jobRows: this.jobRows(),
           tokenize: (_, { input }) => this.tokenize(part, input),
           embed: (_, rows) => this.embed(part, rows),
           onRows: (rows) => this.count(rows),
@@ -199,6 +202,11 @@ export class PartRunner {
   }
 
   // ---- small jobs -----------------------------------------------------------------------------------------------
+
+  private jobRows(): JobRows {
+    const { poolTokens, model } = this.parts;
+    return poolTokens >= LARGE_POOL_TOKENS && 4 * 1_024 * model.dims <= MOST_LARGE_BYTES ? 1_024 : 256;
+  }
 
   private async tokenize({ left, order }: OpenPart, input: Uint8Array<ArrayBuffer>): Promise<TokenizedInput> {
     const { tokenizer, prompts, model } = this.parts;
