@@ -153,6 +153,8 @@ export type FromExecutor =
   | { readonly kind: 'recycle'; readonly reason: string }
   /** So many rows of parts were written since this was said last. */
   | { readonly kind: 'part-rows'; readonly rows: number }
+  /** Results for payload servers since this was said last: put there, or sent by the queue server because none took them. */
+  | { readonly kind: 'bodies'; readonly put: number; readonly byQueueServer: number }
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
   /** `runningMs`: how long the run at the device has been going on. */
   | { readonly kind: 'pong'; readonly sequence: number; readonly runningMs: number };

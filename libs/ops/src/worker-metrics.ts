@@ -227,7 +227,14 @@ function recordsOfBusy(registry: Registry, nowMs: () => number): Pick<Metrics, '
 
 type RunRecords = Pick<
   Metrics,
-  'microBatchRan' | 'microBatchSplit' | 'rowsRerun' | 'partsOpen' | 'partRows' | 'budgetChanged' | 'memoryMeasured'
+  | 'microBatchRan'
+  | 'microBatchSplit'
+  | 'rowsRerun'
+  | 'partsOpen'
+  | 'partRows'
+  | 'resultsBeside'
+  | 'budgetChanged'
+  | 'memoryMeasured'
 >;
 
 function recordsOfRuns(registry: Registry): RunRecords {
@@ -248,6 +255,10 @@ function recordsOfRuns(registry: Registry): RunRecords {
     rowsRerun: (rows) => registry.count('shoal_rerun_rows_total', {}, rows),
     partsOpen: (parts) => registry.set('shoal_parts_running', {}, parts),
     partRows: (rows) => registry.count('shoal_part_rows_total', {}, rows),
+    resultsBeside({ put, byQueueServer }) {
+      registry.count('shoal_result_payloads_total', { outcome: 'put' }, put);
+      registry.count('shoal_result_payloads_total', { outcome: 'by_queue_server' }, byQueueServer);
+    },
     budgetChanged({ maxPaddedTokens, limitedBy }) {
       registry.forget('shoal_budget_tokens');
       registry.set('shoal_budget_tokens', { limited_by: limitedBy }, maxPaddedTokens);

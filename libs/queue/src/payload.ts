@@ -15,4 +15,5 @@ export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-s
 export { CellStores, type CellStoresOptions } from './payload/cell-stores.ts';
 export { PartLedger, type PartLedgerOptions } from './payload/part-ledger.ts';
 export { PayloadServers, type PayloadServersOptions } from './payload/payload-servers.ts';
+export { processCounts, type ProcessCounts } from './redis/process-counts.ts';
 export { parseReply, type ReplyMessage } from './payload/reply-message.ts';

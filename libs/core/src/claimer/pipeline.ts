@@ -299,6 +299,8 @@ export class Pipeline {
         return this.metrics.rowsRerun(message.rows);
       case 'part-rows':
         return this.metrics.partRows(message.rows);
+      case 'bodies':
+        return this.metrics.resultsBeside(message);
       case 'budget':
         return this.metrics.budgetChanged(message.budget);
       case 'memory':

@@ -74,6 +74,8 @@ export interface Metrics {
   partsOpen(parts: number): void;
   /** Rows of parts that were written, those that a dead worker's successor wrote again among them. */
   partRows(rows: number): void;
+  /** Results put on payload servers, and those that went by the queue server because none took them. */
+  resultsBeside(results: { readonly put: number; readonly byQueueServer: number }): void;
   budgetChanged(budget: BudgetState): void;
   /** `source`: what the prediction is corrected from. */
   memoryMeasured(memory: {
@@ -113,6 +115,7 @@ export const noMetrics: Metrics = {
   rowsRerun: () => undefined,
   partsOpen: () => undefined,
   partRows: () => undefined,
+  resultsBeside: () => undefined,
   budgetChanged: () => undefined,
   memoryMeasured: () => undefined,
   similarityTold: () => undefined,

@@ -210,6 +210,14 @@ export const OF_WORKERS = {
       'counted, by its successor again.',
     labels: {},
   },
+  shoal_result_payloads_total: {
+    type: 'counter',
+    unit: 'bodies',
+    help:
+      'Results that this worker put on payload servers, and results that went by the queue server because none took ' +
+      'them: away, full, read-only or slow.',
+    labels: { outcome: ['put', 'by_queue_server'] },
+  },
   shoal_splits_total: {
     type: 'counter',
     unit: 'micro-batches',

@@ -15,7 +15,7 @@ import {
 } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { CellStores, PartLedger, PayloadServers, RedisPayloadStore } from '@shoal/queue/payload';
+import { CellStores, PartLedger, PayloadServers, RedisPayloadStore, processCounts } from '@shoal/queue/payload';
 import { openDevice } from '../device/open-device.ts';
 import { PartPlaces } from '../parts/part-place.ts';
 import { PartRunner } from '../parts/part-runner.ts';
@@ -26,6 +26,7 @@ import { executorProcess, type ExecutorProcess } from './executor-process.ts';
 import type { ExecutorSettings } from './executor-settings.ts';
 import { ThreadedTokenizer } from './threaded-tokenizer.ts';
 import { warmShapes } from './warm-shapes.ts';
+import { tellBodies } from './told-bodies.ts';
 
 /**
  * More than any budget measured so far. Buffers of shared memory cost what is written to them: 1 MB for ids of so many
@@ -49,6 +50,7 @@ await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
   const parts = await openParts(own);
   const { backend, deviceBudget, tokenizer, store, others, ofParts } = parts;
   const { executor, runner } = startExecutor(own, parts);
+  const stopTelling = tellBodies(processCounts, own.tell);
   return {
     handle: (message) => {
       if (message.kind !== 'run') {
@@ -63,6 +65,7 @@ await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
       deviceBudget.stop();
       await runner?.stop();
       await executor.stop();
+      stopTelling();
       await backend.stop();
       await Promise.all([tokenizer.stop(), others.stop(), ofParts?.ledger.stop(), ofParts?.threads.stop()]);
       await store.stop();
