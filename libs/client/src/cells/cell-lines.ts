@@ -87,7 +87,10 @@ export class CellLines {
       }),
       { counts: () => this.counts() },
     );
-    list.onChange((cells) => this.changed(cells));
+    list.onChange((cells) => {
+      this.changed(cells);
+      void tellSame(cells, options);
+    });
     this.looks = setInterval(() => this.look(), LOOK_EVERY_MS);
   }
 
@@ -385,6 +388,12 @@ function repliedIn({ replyChannel }: QueueLine, request: NewRequest): NewRequest
   const announced = (one: RowsRequest): RowsRequest => announcedOn(replyChannel, one);
   const { requests, cutAs } = request;
   return { ...request, requests: requests.map(announced), cutAs: async (parts) => (await cutAs(parts)).map(announced) };
+}
+
+/** A list that came while it is used is not refused: what is open towards its cells would have nowhere to go. */
+async function tellSame(cells: readonly Cell[], { prefix = DEFAULT_PREFIX, log }: ClientOptions): Promise<void> {
+  const problems = await sameCells(cells, prefix);
+  if (problems.length > 0) log?.warn({ problems }, 'the list of cells has a server twice; it is used all the same');
 }
 
 function allOf(looks: readonly Promise<void>[]): Promise<void> {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { Redis } from 'ioredis';
 import { isShoalError, keySpace, mainQueue } from '@shoal/contract';
+import { RecordingLogger } from '@shoal/core/testing';
 import { QueueAdmin } from '@shoal/queue';
 import { openLaneWorker, startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions } from '../embedding.ts';
@@ -252,6 +253,19 @@ test('two cells that are one server by two of its names are refused, and two pre
     { name: 'c', address: other, prefix: '{t-cells-other}' },
   ];
   await open({ cells: prefixes });
+});
+
+test('a server that is twice in a list that came later is told', async () => {
+  const log = new RecordingLogger();
+  const path = join(folder, 'twice.json');
+  writeFileSync(path, JSON.stringify(listed()));
+  await open({ cells: path, log });
+  const again = { name: 'c', address: servers.a.url.replace('127.0.0.1', 'localhost') };
+  writeFileSync(path, JSON.stringify([...listed(), again]));
+  await vi.waitFor(() => expect(log.messages('warn')).toHaveLength(1), 10_000);
+  expect(log.lines.find(({ level }) => level === 'warn')?.fields).toMatchObject({
+    problems: [expect.stringContaining('"a" and "c" are the same server')],
+  });
 });
 
 test('a client with no cell that answers says so', async () => {
