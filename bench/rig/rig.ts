@@ -56,8 +56,9 @@ export interface RigOptions {
   readonly roundTripMs?: number;
 }
 
+/** `environment`: of the worker; it may depend on where the server is. */
 export async function openRig(
-  environment: Readonly<Record<string, string>>,
+  environment: Readonly<Record<string, string>> | ((url: string) => Readonly<Record<string, string>>),
   { serverArgs = [], roundTripMs = 0 }: RigOptions = {},
 ): Promise<Rig> {
   const server = await startTestServer({ appendFsync: 'everysec', args: [...tuning(), ...serverArgs] });
@@ -71,7 +72,7 @@ export async function openRig(
       SHOAL_MODEL: MODEL,
       SHOAL_MAX_TOKENS: '512',
       SHOAL_LOG_LEVEL: 'warn',
-      ...environment,
+      ...(typeof environment === 'function' ? environment(url) : environment),
     },
     stdio: ['ignore', 2, 2, 'ipc'],
   });
