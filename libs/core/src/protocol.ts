@@ -62,6 +62,8 @@ export interface SimilarityOrder extends OrderTerms {
 /** One claimed part of a run of files, for an executor that runs a model. */
 export interface PartOrder extends OrderTerms {
   readonly part: Part;
+  /** In which cell its pointer and the list of its run are. Left out: at home. */
+  readonly cell?: OtherCell | undefined;
 }
 
 export type AnyOrder = JobOrder | SimilarityOrder | PartOrder;

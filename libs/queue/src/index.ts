@@ -79,6 +79,7 @@ export type { Again } from './producer/job-verdict.ts';
 export type { OldestWaiting } from './producer/waiting-jobs.ts';
 export { QueueGauge, type QueueDepth, type QueueGaugeOptions, type QueueReadiness } from './producer/queue-depth.ts';
 export { CellList, type CellListOptions } from './cells/cell-list.ts';
+export { PartsElsewhere, isPartWithin } from './cells/parts-elsewhere.ts';
 export { chooseCell, type CellLoad } from './cells/choose-cell.ts';
 export { PerCell } from './cells/per-cell.ts';
 export { sameCells } from './cells/same-cells.ts';

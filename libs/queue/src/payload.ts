@@ -13,6 +13,7 @@ export {
 export { acknowledge, type Acknowledged } from './payload/acknowledge.ts';
 export { RedisPayloadStore, type PayloadStoreOptions } from './payload/payload-store.ts';
 export { CellStores, type CellStoresOptions } from './payload/cell-stores.ts';
+export { CellLedgers, type CellLedgersOptions } from './payload/cell-ledgers.ts';
 export { PartLedger, type PartLedgerOptions } from './payload/part-ledger.ts';
 export { PayloadServers, type PayloadServersOptions } from './payload/payload-servers.ts';
 export { processCounts, type ProcessCounts } from './redis/process-counts.ts';

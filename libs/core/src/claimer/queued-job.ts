@@ -99,6 +99,7 @@ export function readPart(claim: RawClaim): QueuedJob {
     tokens: 0,
     order: (remainingMs) => ({
       jobId: claim.jobId,
+      ...(claim.cell !== undefined && { cell: claim.cell }),
       token: claim.token,
       queuedMs: claim.queuedMs,
       class: job.class,

@@ -19,6 +19,8 @@ export interface CellsSourceOptions {
   readonly idleMs?: number | undefined;
   /** How long the question at home may wait before it is asked in another way whether jobs wait. Default 30,000. */
   readonly wedgedAfterMs?: number | undefined;
+  /** For what takes minutes: others are helped with one claim, while there is none of home and this says so. */
+  readonly oneWhile?: (() => boolean) | undefined;
 }
 
 /** Between two turns at the other cells that brought nothing. */
@@ -40,10 +42,17 @@ export class CellsSource implements JobSource {
   private isHomeStuck = false;
   private isEnding = false;
   private readonly handingBack = new Set<Promise<unknown>>();
+  /** Tokens of claims that were handed out and have not ended. */
+  private readonly held = new Set<string>();
   private wake: () => void = () => undefined;
 
-  constructor({ home, helping, idleMs = 1_000, wedgedAfterMs = 30_000 }: CellsSourceOptions) {
-    this.options = { home, helping, idleMs, wedgedAfterMs };
+  constructor({ home, helping, idleMs = 1_000, wedgedAfterMs = 30_000, oneWhile }: CellsSourceOptions) {
+    this.options = { home, helping, idleMs, wedgedAfterMs, oneWhile };
+  }
+
+  /** Home has had nothing for as long as others may be helped. */
+  get isIdle(): boolean {
+    return this.waitedMs() >= this.options.idleMs;
   }
 
   start(): Promise<void> {
@@ -53,7 +62,7 @@ export class CellsSource implements JobSource {
   async claim(limit: number): Promise<readonly RawClaim[]> {
     invariant(limit >= 1, 'a claim asks for at least one job');
     while (!this.isEnding) {
-      if (this.arrived.length > 0) return this.arrived.splice(0);
+      if (this.arrived.length > 0) return this.handedOut(this.arrived.splice(0));
       if (this.fault !== undefined) throw this.takeFault();
       if (this.isHomeEmpty) break;
       this.ask(limit);
@@ -66,12 +75,13 @@ export class CellsSource implements JobSource {
 
   /** The question that waits at home brings its interactive jobs as well. */
   async claimUrgent(limit: number): Promise<readonly RawClaim[]> {
-    if (this.arrived.length > 0) return this.arrived.splice(0, limit);
+    if (this.arrived.length > 0) return this.handedOut(this.arrived.splice(0, limit));
     return this.askedMs === undefined && !this.isEnding ? this.options.home.claimUrgent(limit) : [];
   }
 
   settle(claim: RawClaim, settlement: Settlement, announcement?: Announcement): Promise<SettleResult> {
     const { home, helping } = this.options;
+    this.held.delete(claim.token);
     return (claim.cell === undefined ? home : helping).settle(claim, settlement, announcement);
   }
 
@@ -135,8 +145,9 @@ export class CellsSource implements JobSource {
   // ---- elsewhere ------------------------------------------------------------------------------------------------
 
   private help(limit: number): void {
-    const { helping, idleMs } = this.options;
-    if (this.isHelping || this.waitedMs() < idleMs || performance.now() - this.helpedMs < LOOK_MS) return;
+    const { helping, oneWhile } = this.options;
+    if (this.isHelping || !this.isIdle || performance.now() - this.helpedMs < LOOK_MS) return;
+    if (oneWhile !== undefined && (this.held.size > 0 || !oneWhile())) return;
     this.isHelping = true;
     void this.checked()
       .then((isFree) => (isFree ? helping.claim(limit) : []))
@@ -149,6 +160,11 @@ export class CellsSource implements JobSource {
         this.isHelping = false;
         this.wake();
       });
+  }
+
+  private handedOut(claims: readonly RawClaim[]): readonly RawClaim[] {
+    if (this.options.oneWhile !== undefined) for (const { token } of claims) this.held.add(token);
+    return claims;
   }
 
   private waitedMs(): number {

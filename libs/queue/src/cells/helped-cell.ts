@@ -136,8 +136,8 @@ export class HelpedCell {
     }
   }
 
-  giveBack(claims: readonly RawClaim[], reason: string): Promise<unknown> {
-    const settlement = { kind: 'return', delayMs: 0, reason } as const;
+  giveBack(claims: readonly RawClaim[], reason: string, delayMs = 0): Promise<unknown> {
+    const settlement = { kind: 'return', delayMs, reason } as const;
     // its lease brings it back as well
     return Promise.all(claims.map((claim) => this.settle(claim, settlement).catch(() => undefined)));
   }

@@ -4,13 +4,14 @@
 // well: the help finds that their leases ran out.
 //
 // It helps nobody whose workers run another revision of the model, know jobs that this one does not, or have other
-// payload servers: what it would compute is not what that cell was asked for. Nor does it claim where somebody paused
+// payload servers, or for parts of files folders that it does not have: what it would compute is not what that cell was
+// asked for. Nor does it claim where somebody paused
 // the queue or drained all workers. A worker on the CPU helps where no other device serves. What BullMQ gives it all the
 // same, where jobs are due that were delayed, goes back unspent.
 //
 // Why: docs/decisions/cells.md#a-worker-that-is-idle-claims-bulk-of-other-cells
 
-import { INTERACTIVE_ROWS } from '@shoal/contract';
+import { INTERACTIVE_ROWS, isWithin } from '@shoal/contract';
 import {
   placeOfCell,
   type Announcement,
@@ -30,7 +31,11 @@ export interface HelpingOptions extends Pick<HelpedCellOptions, 'prefix' | 'queu
   /** Name of the cell that this worker belongs to. */
   readonly home: string;
   /** What this worker tells of itself. */
-  readonly own: Pick<WorkerFacts, 'model' | 'jobVersion' | 'maxJobRows' | 'payloads' | 'device'>;
+  readonly own: Pick<WorkerFacts, 'model' | 'jobVersion' | 'maxJobRows' | 'payloads' | 'device' | 'partFolders'>;
+  /** Whether it may run a job that it claimed. Default: bulk with an input that it can read. */
+  readonly mayRun?: ((claim: RawClaim) => boolean) | undefined;
+  /** When what it may not run can be claimed again, so that it does not stand before what it may. Default 0: at once. */
+  readonly unfitDelayMs?: number | undefined;
   readonly open: (cell: Cell) => BulkSource;
   /** Before a cell is claimed from. Throws what keeps this worker from that. */
   readonly enter?: HelpedCellOptions['enter'];
@@ -120,7 +125,8 @@ export class Helping {
     if (most === undefined || this.isOver || this.isDrained) return [];
     const { cell } = most;
     const came = await cell.claim(limit);
-    const claims = came.filter((claim) => isForHelp(claim, this.options.own.payloads));
+    const { mayRun = (claim: RawClaim) => isForHelp(claim, this.options.own.payloads) } = this.options;
+    const claims = came.filter(mayRun);
     if (claims.length < came.length) await this.giveBack(cell, came, claims);
     if (claims.length > 0) this.options.onHelped?.(cell.other.name, claims.length);
     for (const { jobId, token } of claims) this.cellOf.set(jobId, { token, cell });
@@ -155,7 +161,7 @@ export class Helping {
     const unfit = came.filter((claim) => !kept.includes(claim));
     if (kept.length === 0) cell.hadNothing();
     cell.jobs -= unfit.length;
-    await cell.giveBack(unfit, 'it is for the workers of its own cell');
+    await cell.giveBack(unfit, 'it is for the workers of its own cell', this.options.unfitDelayMs);
   }
 
   private cellWith({ cell, token, jobId }: RawClaim): HelpedCell | undefined {
@@ -180,7 +186,7 @@ export class Helping {
 
   /** Whether it would compute what those workers compute. */
   private fits(claiming: CellNeed['claiming']): boolean {
-    const { model, jobVersion = 1, maxJobRows = LEAST_ROWS, payloads, device } = this.options.own;
+    const { model, jobVersion = 1, maxJobRows = LEAST_ROWS, payloads, device, partFolders } = this.options.own;
     const isCpu = isCpuDevice(device);
     return claiming.every(
       (facts) =>
@@ -189,6 +195,7 @@ export class Helping {
         (facts.jobVersion ?? 1) <= jobVersion &&
         (facts.maxJobRows ?? LEAST_ROWS) <= maxJobRows &&
         facts.payloads === payloads &&
+        (partFolders === undefined || hasAll(partFolders, facts.partFolders)) &&
         (!isCpu || isCpuDevice(facts.device)),
     );
   }
@@ -249,6 +256,11 @@ function isForHelp({ data }: RawClaim, payloads: string | undefined): boolean {
   if (input.store !== undefined && job.payloads !== payloads) return false;
   const rows = Array.isArray(job.texts) ? job.texts.length : input.rows;
   return job.class === 'bulk' || (job.class !== 'interactive' && Number(rows) > INTERACTIVE_ROWS);
+}
+
+/** Who takes parts and tells no folders may have any. */
+function hasAll(own: readonly string[], told: readonly string[] | undefined): boolean {
+  return told?.every((folder) => isWithin(folder, own)) ?? false;
 }
 
 function weightOf({ waiting, claiming }: CellNeed): number {

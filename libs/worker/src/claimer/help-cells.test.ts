@@ -2,12 +2,13 @@
 
 import { fork, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
-import { keySpace, mainQueue, openResult } from '@shoal/contract';
+import { PART_JOB, keySpace, mainQueue, openResult, partId, partJobData, partsQueue, type Part } from '@shoal/contract';
 import { programOf } from '@shoal/core/testing';
 import { parseMetrics } from '@shoal/ops/testing';
 import { Fleet, openConnection, type Redis } from '@shoal/queue';
@@ -191,4 +192,67 @@ test('a cell that is killed while its jobs are run elsewhere harms nobody there,
   await expect.poll(() => completedAt(b!), { timeout: 45_000 }).toBe(400);
   await expectSame('job-2');
   expect(await b!.redis.zcard(`${PREFIX}:${QUEUE}:failed`)).toBe(0);
+});
+
+// ---- parts of files -----------------------------------------------------------------------------------------------
+
+/** What a worker that takes parts says it serves; undefined: there is none. */
+async function served(): Promise<unknown> {
+  const [facts] = await a!.redis.hvals(keys.facts(partsQueue('tiny-random')));
+  return facts === undefined ? undefined : JSON.parse(facts).model;
+}
+
+/** Both cells see the folder; each part is half of a run of two, of the same file. */
+async function partsOfRun(folder: string, run: string): Promise<Part[]> {
+  const path = join(folder, 'docs.txt');
+  writeFileSync(path, 'one line\nand another\n');
+  const { size, mtimeMs } = statSync(path);
+  await expect.poll(served, { timeout: 10_000 }).toBeTypeOf('string');
+  const name = String(await served());
+  return [0, 1].map((number) => ({
+    run,
+    number,
+    of: 2,
+    source: { kind: 'file', path, bytes: size, modifiedMs: mtimeMs },
+    format: 'text',
+    range: { kind: 'bytes', from: 9 * number, to: number === 0 ? 9 : size, firstLine: 1 + number, lines: 1 },
+    onError: 'fail',
+    output: { kind: 'folder', folder, stem: 'out', format: 'parquet', dtype: 'f32', hasIds: false },
+    model: { name, truncate: 'end' },
+  }));
+}
+
+async function openParts({ redis }: Place): Promise<Queue> {
+  const queue = new Queue(partsQueue('tiny-random'), { connection: redis, prefix: PREFIX });
+  queue.on('error', () => undefined);
+  return queue;
+}
+
+test('a worker without parts of its own runs those of another cell in folders that it has, and the run is whole there', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-help-parts-'));
+  await startWorker(a!, { SHOAL_PART_FOLDERS: folder });
+  const parts = await partsOfRun(folder, '0'.repeat(16));
+  const queue = await openParts(b!);
+  const elsewhere = {
+    ...parts[0]!,
+    run: 'f'.repeat(16),
+    source: { ...parts[0]!.source, path: '/elsewhere/docs.txt' },
+  } as Part;
+  for (const part of [elsewhere, ...parts])
+    await queue.add(PART_JOB, partJobData(part), { jobId: partId(part), attempts: 3 });
+  for (const part of parts) {
+    const ended = async (): Promise<string> => {
+      const state = await queue.getJobState(partId(part));
+      return state === 'failed' ? String((await queue.getJob(partId(part)))?.failedReason) : state;
+    };
+    await expect.poll(ended, { timeout: 60_000 }).toBe('completed');
+  }
+  expect(JSON.parse(await readFile(join(folder, 'out.manifest.json'), 'utf8'))).toMatchObject({ run: parts[0]!.run });
+  expect(await b!.redis.hlen(keys.run(parts[0]!.run))).toBe(2);
+  expect(await a!.redis.exists(keys.run(parts[0]!.run))).toBe(0);
+  // what it cannot reach is left to the workers of that cell, unspent
+  const left = await queue.getJob(partId(elsewhere));
+  expect({ failed: left?.failedReason, attempts: left?.attemptsMade }).toEqual({ failed: undefined, attempts: 0 });
+  await queue.close();
+  rmSync(folder, { recursive: true });
 });

@@ -14,6 +14,7 @@ import {
   type LoadMeter,
   type Logger,
   type Metrics,
+  type RawClaim,
   type Settings,
   type WorkerFacts,
 } from '@shoal/core';
@@ -27,9 +28,11 @@ import {
   type HelpingOptions,
   HybridGate,
   LanesSource,
+  PartsElsewhere,
   PartsSource,
   WorkerPresence,
   alarmOfCpuLane,
+  isPartWithin,
   type BullJobSourceOptions,
   type FleetView,
 } from '@shoal/queue';
@@ -94,9 +97,15 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
   const lanes = lanesOf(options);
   const served = servedLanes(options, gate);
   const helping = helpingOf(options);
+  const helpingParts = helpingPartsOf(options);
   const standing = new Standing(options);
   const startedMs = Math.round(options.serverNowMs());
-  const drain = new Drain({ workerId, lanes: [served.main, served.cpu, served.parts, helping], standing, log });
+  const drain = new Drain({
+    workerId,
+    lanes: [served.main, served.cpu, served.parts, helping, helpingParts],
+    standing,
+    log,
+  });
   const fleet = await Fleet.connect({ redisUrl, prefix, queue, log });
   try {
     const presence = await WorkerPresence.connect({
@@ -109,7 +118,7 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
         ...lanes.map((lane) => (lane === 'cpu' ? cpuQueue : queue)),
         ...(options.partsQueue === undefined ? [] : [options.partsQueue]),
       ],
-      facts: () => ({ ...factsOf(options, lanes, standing, gate), startedMs, ...helpedIn(helping) }),
+      facts: () => ({ ...factsOf(options, lanes, standing, gate), startedMs, ...helpedIn(helping, helpingParts) }),
       history: () => options.history.take(),
     });
     const watch = new FleetWatch({
@@ -126,8 +135,13 @@ export async function openLanes(options: WorkerLanesOptions): Promise<WorkerLane
     };
     const home = sourceOf(served, gate);
     const jobs = helping === undefined ? home : new CellsSource({ home, helping });
-    const source = served.parts === undefined ? jobs : new PartsSource({ jobs, parts: served.parts });
+    const source = served.parts === undefined ? jobs : new PartsSource({ jobs, parts: partsOf(served.parts) });
     return { source, stop, standing, left: drain.left, show: () => presence.start() };
+
+    function partsOf(parts: JobSource): JobSource {
+      if (helpingParts === undefined || !(jobs instanceof CellsSource)) return parts;
+      return new CellsSource({ home: parts, helping: helpingParts, oneWhile: () => jobs.isIdle });
+    }
   } catch (error) {
     await fleet.close();
     throw error;
@@ -185,11 +199,43 @@ function servedLanes(
 
 /** Undefined where there is no other cell to help, or none is to be helped. */
 function helpingOf(options: WorkerLanesOptions): Helping | undefined {
-  const { source, cpuQueue, settings, ready, jobVersion, maxJobRows, payloads, workerName, metrics, enter, log } =
-    options;
+  const { cpuQueue } = options;
+  const { queue } = options.source;
+  return helpingIn(options, { queue }, (elsewhere) => {
+    const handOverTo = isCpuWorker(options) ? undefined : cpuQueue;
+    return new BullJobSource({ ...elsewhere, isBulkAlone: true, handOverTo });
+  });
+}
+
+/** A part in other folders is looked at again then. */
+const UNFIT_MS = 10_000;
+
+/** The same for parts of files; undefined as well for who tells no folders. */
+function helpingPartsOf(options: WorkerLanesOptions): Helping | undefined {
+  const { partsQueue, partFolders } = options;
+  if (partsQueue === undefined || partFolders === undefined) return undefined;
+  const mayRun = (claim: RawClaim): boolean => isPartWithin(claim, partFolders);
+  const terms = { queue: partsQueue, partFolders, mayRun, unfitDelayMs: UNFIT_MS };
+  return helpingIn(
+    options,
+    terms,
+    (elsewhere) => new PartsElsewhere({ ...elsewhere, queue: partsQueue, quarantineOf: partsQueue }),
+  );
+}
+
+interface HelpTerms extends Pick<HelpingOptions, 'queue' | 'mayRun' | 'unfitDelayMs'> {
+  readonly partFolders?: readonly string[];
+}
+
+function helpingIn(
+  options: WorkerLanesOptions,
+  { queue, mayRun, unfitDelayMs, partFolders }: HelpTerms,
+  open: (elsewhere: BullJobSourceOptions) => BullJobSource,
+): Helping | undefined {
+  const { source, settings, ready, jobVersion, maxJobRows, payloads, workerName, metrics, enter, log } = options;
   const { cells, hybrid, helpCells } = settings;
   if (cells === undefined || helpCells === 'no' || (isCpuWorker(options) && hybrid === 'never')) return undefined;
-  const { redisUrl, prefix, queue } = source;
+  const { redisUrl, prefix } = source;
   const home = homeCell(readCells(cells), redisUrl, prefix).name;
   const { device, model } = ready;
   return new Helping({
@@ -198,11 +244,13 @@ function helpingOf(options: WorkerLanesOptions): Helping | undefined {
     prefix,
     queue,
     log,
-    own: { device, model, jobVersion, maxJobRows, payloads },
+    mayRun,
+    unfitDelayMs,
+    own: { device, model, jobVersion, maxJobRows, payloads, ...(partFolders !== undefined && { partFolders }) },
     onHelped: (cell, jobs) => metrics.cellHelped(cell, jobs),
     enter,
     open: (cell) =>
-      new BullJobSource({
+      open({
         ...source,
         redisUrl: cell.address,
         prefix: cell.prefix ?? prefix,
@@ -210,16 +258,24 @@ function helpingOf(options: WorkerLanesOptions): Helping | undefined {
         workerName: `help-${home}-${workerName}`.slice(0, 64),
         isNameChosen: false,
         isServerTold: true,
-        isBulkAlone: true,
-        handOverTo: isCpuWorker(options) ? undefined : cpuQueue,
         onServerTime: undefined,
         onBrake: undefined,
       }),
   });
 }
 
-function helpedIn(helping: Helping | undefined): Pick<WorkerFacts, 'helped'> {
-  return helping === undefined || helping.helped.length === 0 ? {} : { helped: helping.helped };
+/** Of jobs and parts together. */
+function helpedIn(...helping: readonly (Helping | undefined)[]): Pick<WorkerFacts, 'helped'> {
+  const byCell = Map.groupBy(
+    helping.flatMap((one) => one?.helped ?? []),
+    ({ cell }) => cell,
+  );
+  const helped = [...byCell].map(([cell, its]) => ({
+    cell,
+    jobs: its.reduce((sum, { jobs }) => sum + jobs, 0),
+    held: its.reduce((sum, { held }) => sum + held, 0),
+  }));
+  return helped.length === 0 ? {} : { helped };
 }
 
 function sourceOf({ main, cpu }: ServedLanes, gate: HybridGate | undefined): JobSource {

@@ -15,7 +15,14 @@ import {
 } from '@shoal/core';
 import { faultPointsFrom } from '@shoal/core/base';
 import { openModel, openTokenizer, type StoredModel } from '@shoal/models';
-import { CellStores, PartLedger, PayloadServers, RedisPayloadStore, processCounts } from '@shoal/queue/payload';
+import {
+  CellLedgers,
+  CellStores,
+  PartLedger,
+  PayloadServers,
+  RedisPayloadStore,
+  processCounts,
+} from '@shoal/queue/payload';
 import { openDevice } from '../device/open-device.ts';
 import { PartPlaces } from '../parts/part-place.ts';
 import { PartRunner } from '../parts/part-runner.ts';
@@ -43,7 +50,9 @@ interface Parts {
   readonly store: RedisPayloadStore;
   readonly others: CellStores;
   /** Of a worker that takes parts. */
-  readonly ofParts: { readonly ledger: PartLedger; readonly threads: PartThreads } | undefined;
+  readonly ofParts:
+    | { readonly ledger: PartLedger; readonly ledgers: CellLedgers; readonly threads: PartThreads }
+    | undefined;
 }
 
 await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
@@ -67,7 +76,13 @@ await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
       await executor.stop();
       stopTelling();
       await backend.stop();
-      await Promise.all([tokenizer.stop(), others.stop(), ofParts?.ledger.stop(), ofParts?.threads.stop()]);
+      await Promise.all([
+        tokenizer.stop(),
+        others.stop(),
+        ofParts?.ledger.stop(),
+        ofParts?.ledgers.stop(),
+        ofParts?.threads.stop(),
+      ]);
       await store.stop();
     },
   };
@@ -96,7 +111,8 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const backend = await openBackend(settings, log, model, ownTokenizer);
   const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
   await warmShapes(backend, deviceBudget.budget, maxTokens, log);
-  const ofParts = ledger && threads && { ledger, threads };
+  const ledgers = parts && new CellLedgers({ prefix, queue: parts.queue, log });
+  const ofParts = ledger && ledgers && threads && { ledger, ledgers, threads };
   return { model, tokenizer, backend, deviceBudget, ...(await connecting), ofParts };
 }
 
@@ -166,7 +182,7 @@ function startExecutor(
     const { dims, isNormalized } = model;
     const { device, precision } = backend;
     return new PartRunner({
-      ledger: ofParts.ledger,
+      ledgerIn: (cell) => (cell === undefined ? ofParts.ledger : ofParts.ledgers.of(cell)),
       open: (terms, signal) => ofParts.threads.open(terms, signal),
       places: new PartPlaces(settings.parts.folders, {
         onAway: (reason, waitMs) =>

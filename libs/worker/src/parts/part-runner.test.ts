@@ -79,7 +79,7 @@ function setup(ledger = new MemoryLedger(), program?: URL) {
   });
   const tell = (message: FromExecutor): void => void said.push(message);
   const runner = new PartRunner({
-    ledger,
+    ledgerIn: () => ledger,
     places: new PartPlaces([place]),
     open: (terms) => threads.open(terms),
     model: { name: MODEL, dims: 8, isNormalized: true, device: 'fake', precision: 'fp32' },

@@ -4,7 +4,14 @@
 // parts alone. Rows of parts fill half of the pool at most: the rest is for what comes through the queue.
 
 import { randomUUID } from 'node:crypto';
-import { RESULT_HEADER_BYTES, ShoalError, missingPrompt, promptText, type Prompts } from '@shoal/contract';
+import {
+  RESULT_HEADER_BYTES,
+  ShoalError,
+  isShoalError,
+  missingPrompt,
+  promptText,
+  type Prompts,
+} from '@shoal/contract';
 import type {
   CommitRequest,
   CommitResult,
@@ -13,6 +20,7 @@ import type {
   InputRead,
   JobOrder,
   JobOutcome,
+  OtherCell,
   PartOrder,
   PayloadStore,
   WantedPayload,
@@ -23,8 +31,10 @@ import { Left, PartRun, type Embedded, type PartRunParts } from './part-run.ts';
 
 export interface PartRunnerParts extends Omit<
   PartRunParts,
-  'jobRows' | 'embed' | 'tokenize' | 'reclaim' | 'onRows' | 'signal'
+  'ledger' | 'jobRows' | 'embed' | 'tokenize' | 'reclaim' | 'onRows' | 'signal'
 > {
+  /** Of the cell that a part is of; undefined: at home. */
+  readonly ledgerIn: (cell: OtherCell | undefined) => PartRunParts['ledger'];
   readonly tokenizer: {
     readonly hash: string;
     readonly encodeInput: (input: Uint8Array<ArrayBuffer>, prefix: string) => Promise<TokenizedInput>;
@@ -153,6 +163,7 @@ export class PartRunner {
       const run = new PartRun(
         {
           ...this.parts,
+          ledger: this.parts.ledgerIn(order.cell),
           jobRows: this.jobRows(),
           tokenize: (_, { input }) => this.tokenize(part, input),
           embed: (_, rows) => this.embed(part, rows),
@@ -164,7 +175,9 @@ export class PartRunner {
       );
       outcome = await run.run();
     } catch (error) {
-      if (!(error instanceof Left)) throw error;
+      // what was written stays: the cell may have heard of it, or gives the part out again
+      const isElsewhere = order.cell !== undefined && isShoalError(error, 'QUEUE_UNREACHABLE');
+      if (!(error instanceof Left) && !isElsewhere) throw error;
       outcome = { kind: 'unstarted', jobId, token };
     } finally {
       this.leave(part); // rows that nobody waits for any more
