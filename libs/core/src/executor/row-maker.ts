@@ -19,8 +19,8 @@ export interface RowMaker {
   inlineBytes(order: JobOrder): Buffer | undefined;
   /** That of the order's request, whose input is `bytes`. */
   fingerprintOf(order: JobOrder, bytes: Buffer): string;
-  /** Throws a ShoalError with the code that the job fails with. */
-  rowsOf(order: JobOrder, bytes: Buffer): Promise<FilledRows>;
+  /** `isOwn`: token ids are right. Throws a ShoalError with the code that the job fails with. */
+  rowsOf(order: JobOrder, bytes: Buffer, isOwn: boolean): Promise<FilledRows>;
 }
 
 /** INPUT_CORRUPT unless the input key holds the form and the number of rows that the job says. */

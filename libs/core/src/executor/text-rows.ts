@@ -44,13 +44,13 @@ export class TextRows implements RowMaker {
       : asked;
   }
 
-  async rowsOf(order: JobOrder, bytes: Buffer): Promise<FilledRows> {
+  async rowsOf(order: JobOrder, bytes: Buffer, isOwn: boolean): Promise<FilledRows> {
     if (order.output.normalize === false && this.parts.isNormalized !== false) throw this.alwaysUnit(order);
     if (order.input.form === 'inline') return this.tokenized(order, order.input.texts);
     const input = decodeInput(bytes);
     expectInput(order, { form: input.form, rows: input.form === 'texts' ? input.texts.length : input.rows.length });
     if (input.form === 'texts') return this.tokenized(order, input.texts);
-    return { ids: checkedIds(order, input, this.parts), truncated: 0 };
+    return { ids: isOwn ? input.rows : checkedIds(order, input, this.parts), truncated: 0 };
   }
 
   private async tokenized(order: JobOrder, texts: readonly string[]): Promise<FilledRows> {

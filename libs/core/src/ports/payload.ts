@@ -5,6 +5,8 @@ import type { Lane } from '@shoal/contract';
 export interface InputRead {
   /** The SHI1 bytes, or undefined when the key does not exist. */
   readonly input: Buffer | undefined;
+  /** This process made it: neither its digest nor its token ids are looked at. */
+  readonly isOwn?: boolean | undefined;
   /** Why a payload server has not given it. */
   readonly lost?: string | undefined;
   /** The first bytes of a result that exists already, or undefined. */

@@ -363,7 +363,11 @@ export class PartRunner {
     const job = this.small.get(jobId);
     const { input } = job ?? {};
     if (job !== undefined) job.input = undefined;
-    return { input: input && Buffer.from(input.buffer, input.byteOffset, input.byteLength), resultHead: undefined };
+    return {
+      input: input && Buffer.from(input.buffer, input.byteOffset, input.byteLength),
+      isOwn: true,
+      resultHead: undefined,
+    };
   }
 
   /** A copy: the bytes are the executor's again. */
