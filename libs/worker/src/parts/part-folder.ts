@@ -12,10 +12,12 @@ import type { PartTarget } from './part-place.ts';
 
 export class FolderTarget implements PartTarget {
   readonly folder: string;
+  readonly #stem: string;
 
   /** Links resolved. */
-  constructor(folder: string) {
+  constructor(folder: string, stem: string) {
     this.folder = folder;
+    this.#stem = stem;
   }
 
   async checkRoom(): Promise<void> {
@@ -51,6 +53,7 @@ export class FolderTarget implements PartTarget {
       await writeFile(beside, text, { flush: true });
       await rename(beside, path);
       await syncFolder(this.folder);
+      await this.#removeLate();
     });
   }
 
@@ -60,6 +63,13 @@ export class FolderTarget implements PartTarget {
 
   stop(): void {
     // a disk is not waited for
+  }
+
+  /** Of claims that ended behind their part. A longer stem is another run's. */
+  async #removeLate(): Promise<void> {
+    const names = (await readdir(this.folder)).filter((name) => name.startsWith(`${this.#stem}-`));
+    const late = names.filter((name) => /^\d{5}\.\w+\./.test(name.slice(this.#stem.length + 1)));
+    await Promise.all(late.map((name) => rm(join(this.folder, name), { force: true })));
   }
 }
 

@@ -552,6 +552,14 @@ test.each(FORMS)(
   },
 );
 
+test('what claims left that ended behind their part goes with the end of the run, and no other run’s', async () => {
+  const part = await groupsPart();
+  for (const name of ['docs-00007.parquet.late', 'docs-00007.parquet.checkpoint', 'docs-x-00000.parquet.other'])
+    await writeFile(join(place, 'out', name), 'x');
+  expect(await runBy(worker('a'), part)).toMatchObject({ kind: 'committed' });
+  expect(await out()).toEqual(['docs-00000.parquet', 'docs-x-00000.parquet.other', 'docs.manifest.json']);
+});
+
 test('five workers that die one after the other behind a checkpoint leave one object', async () => {
   const part = await linesPart();
   const bytes = await reference(part);
