@@ -6,7 +6,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import type { Bodies } from './bodies.ts';
+import type { Bodies, Remark } from './bodies.ts';
 
 const SWEEP_EVERY_MS = 10_000;
 /** Clocks of those who share the folder may differ by so much. */
@@ -60,6 +60,18 @@ export class FolderBodies implements Bodies {
   close(): Promise<void> {
     clearInterval(this.sweeping);
     return Promise.resolve();
+  }
+
+  /** Where nothing is mounted, the folder under a mount point is there as well. */
+  async remarks(): Promise<readonly Remark[]> {
+    const [own, above] = await Promise.all([stat(this.folder), stat(dirname(this.folder))]);
+    if (own.dev === above.dev) return [];
+    return [
+      {
+        found: `${this.folder} is a mount point: while nothing is mounted there, bodies would go to a disk that nobody shares`,
+        cure: 'name a folder inside of it, which is missing then',
+      },
+    ];
   }
 
   /** Deletes what is over in one of 256 folders: 00 to ff. */

@@ -223,6 +223,14 @@ describe('a shared folder', () => {
     await expect.poll(() => payloads.put('a', 'k', Buffer.from('x'), 60_000), { timeout: 20_000 }).toBe(store);
   });
 
+  test('that is a mount point is remarked upon, because without its share it is a folder as well', async () => {
+    const { folder } = await openFolder();
+    const [inside, mounted] = [new FolderBodies(folder), new FolderBodies('/proc')];
+    expect(await inside.remarks()).toEqual([]);
+    expect(await mounted.remarks()).toMatchObject([{ found: expect.stringContaining('/proc is a mount point') }]);
+    await Promise.all([inside.close(), mounted.close()]);
+  });
+
   test('loses what nobody deleted some time after its time to live, and nothing else', async () => {
     const { folder } = await openFolder();
     const bodies = new FolderBodies(folder);
