@@ -9,7 +9,7 @@ const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 // They start many processes, or last long: together they took a twelfth of what all tests take.
 if (!isNightly)
   console.warn(
-    'http, rolling, cells, parts, batch-parts, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
+    'http, rolling, cells, cells-helping, parts, batch-parts, span-cost, trace-cost, queue-rates, bare-bullmq, batch-budget, tenant-wait, fairness, admission and gpu/up run at night (npm run test:nightly)',
   );
 
 test('similarity-queue: the queue gives the rankings that the kernels give', async () => {
@@ -55,6 +55,11 @@ test.skipIf(!isNightly)('cells: every row is the one that a single cell gives, a
   const turns = ['--rounds', '1', '--seconds', '2', '--warm', '1', '--away', '3'];
   const { away } = await runBench('queue/cells', '--cells', '2', ...turns);
   expect(away).toMatchObject({ rows: expect.any(Number) });
+});
+
+test.skipIf(!isNightly)('cells-helping: rows that a worker of another cell ran are those of their own', async () => {
+  const turns = ['--rounds', '1', '--seconds', '2', '--tokens-per-ms', '20'];
+  expect((await runBench('queue/cells-helping', ...turns))['ratio']).toBeGreaterThan(0);
 });
 
 test.skipIf(!isNightly)(

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { asyncBufferFromFile, parquetReadObjects } from 'hyparquet';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { decodePartResult, partId, partName, type Part } from '@shoal/contract';
+import { ShoalError, decodePartResult, partId, partName, type Part } from '@shoal/contract';
 import { Executor, fixedBudget, systemClock, type FromExecutor, type JobOrder, type JobOutcome } from '@shoal/core';
 import { noFaults } from '@shoal/core/base';
 import { FakeBackend, FakeTokenizer, MemoryPayloadStore, RecordingLogger } from '@shoal/core/testing';
@@ -208,6 +208,26 @@ test('a part that is stopped goes back with a checkpoint, and whoever has it nex
   const [goneOn, whole] = [part, undisturbed].map((one) => decodePartResult(own.ledger.pointers.get(partId(one))!));
   expect(goneOn).toMatchObject({ sha256: whole!.sha256, rows: ROWS, tokens: 4 * ROWS });
   await next.stop();
+});
+
+test('a cell that falls silent while its part is committed keeps what was written, and the next claim finds it', async () => {
+  const ledger = new MemoryLedger();
+  const own = setup(ledger);
+  const commit = vi.spyOn(ledger, 'commit').mockImplementationOnce(async ({ jobId, pointer }) => {
+    ledger.pointers.set(jobId, pointer); // it arrived, and its answer got lost
+    throw new ShoalError('QUEUE_UNREACHABLE', 'the cell b does not answer');
+  });
+  const part = await partOf('a');
+  const cell = { name: 'b', address: 'redis://b:6379' };
+  own.runner.run([{ ...orderOf(part, 't-1'), cell }]);
+  expect(await own.until(partId(part))).toEqual({ kind: 'unstarted', jobId: partId(part), token: 't-1' });
+  expect(await readdir(place)).not.toContain('out-a-00000.parquet');
+  own.runner.run([{ ...orderOf(part, 't-2'), cell }]);
+  await until(() => own.outcomes().length === 2);
+  expect(own.outcomes().at(-1)).toMatchObject({ kind: 'already', token: 't-2' });
+  expect(await readdir(place)).toEqual(expect.arrayContaining(['out-a-00000.parquet', 'out-a.manifest.json']));
+  expect(commit).toHaveBeenCalledTimes(1);
+  await own.stop();
 });
 
 test('a part that is dropped runs no further row, says nothing, and may come again with another token', async () => {
