@@ -49,6 +49,7 @@ function setup(): {
       return jobIds.map(result);
     },
     markTaken: async () => undefined,
+    damaged: () => undefined,
     asksAnew: () => undefined,
     release: (results) => void released.push(...results.map(({ buffer }) => buffer)),
   };

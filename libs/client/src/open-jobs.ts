@@ -24,7 +24,7 @@
 // nothing behind is in taking-off.ts.
 
 import { ShoalError, type ErrorCode } from '@shoal/contract';
-import type { AddResult, Again, JobEnding, JobProducer, NewJob, ResultReader } from '@shoal/queue';
+import type { AddResult, Again, JobEnding, JobProducer, NewJob, Peeked, ResultReader } from '@shoal/queue';
 import type { ClientCounts } from './embedding.ts';
 import { HeldBack, type HeldBackParts } from './held-back.ts';
 import { Delivery, closedError, conflict, noAnswer, type Asked, type JobRequest } from './job-request.ts';
@@ -49,7 +49,10 @@ import { Tasks } from './tasks.ts';
 export interface OpenJobsParts extends HeldBackParts, TakingOffParts {
   readonly producer: Pick<JobProducer, 'add' | 'endings' | 'remove' | 'onConnection'> &
     Partial<Pick<JobProducer, 'hadToAsk'>>;
-  readonly reader: Pick<ResultReader, 'asksAnew' | 'peek' | 'markTaken' | 'release' | 'onReply' | 'onConnection'>;
+  readonly reader: Pick<
+    ResultReader,
+    'asksAnew' | 'peek' | 'damaged' | 'markTaken' | 'release' | 'onReply' | 'onConnection'
+  >;
   readonly askAfterMs: number;
   readonly giveUpAfterMs: number;
   /** Whether inputs and results may lie on payload servers now. Left out: never. */
@@ -328,7 +331,14 @@ export class OpenJobs {
     for (const job of jobs) this.lists.move(job, { name: 'fetching' });
     const results = await this.attempt(jobs, () => this.parts.reader.peek(idsOf(jobs)));
     for (const [i, job] of jobs.entries())
-      if (results !== undefined && job.step.name === 'fetching') this.make(job, afterFetch(job, results[i]));
+      if (results !== undefined && job.step.name === 'fetching') this.makeOf(job, results[i]);
+  }
+
+  private makeOf(job: OpenJob, result: Peeked): void {
+    const move = afterFetch(job, result);
+    const isDamaged = move.kind === 'ask-again' && move.code === 'RESULT_CORRUPT';
+    if (isDamaged && Buffer.isBuffer(result)) this.parts.reader.damaged(result);
+    this.make(job, move);
   }
 
   // ---- moves and endings ----------------------------------------------------------------------------------------

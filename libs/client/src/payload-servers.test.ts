@@ -6,7 +6,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest
 import { Redis } from 'ioredis';
 import { decodeResultHeader, keySpace } from '@shoal/contract';
 import { RecordingLogger } from '@shoal/core/testing';
-import { payloadSetOf } from '@shoal/queue';
+import { payloadSetOf, processCounts } from '@shoal/queue';
 import { startTestServer, type LaneWorker, type TestServer } from '@shoal/queue/testing';
 import type { ClientOptions } from './embedding.ts';
 import { ShoalClient } from './shoal-client.ts';
@@ -138,12 +138,12 @@ test('inputs and results pass the queue server by, and are gone from the payload
   await expect.poll(keysOnStores).toEqual([]);
 });
 
-test.each<[string, () => Promise<unknown>]>([
-  ['are emptied', () => Promise.all(stores.map((store) => store.command('FLUSHALL')))],
-  ['have other bytes', () => replaceResults((bytes) => Buffer.from(bytes).fill(1, bytes.length - 4))],
-  ['have less of it', () => replaceResults((bytes) => bytes.subarray(0, -4))],
-  ['have another result', () => replaceResults((_, others) => others[0]!)],
-])('a result that payload servers lose because they %s is computed again', async (_, spoil) => {
+test.each<[string, counted: 'lost' | 'damaged', () => Promise<unknown>]>([
+  ['are emptied', 'lost', () => Promise.all(stores.map((store) => store.command('FLUSHALL')))],
+  ['have other bytes', 'damaged', () => replaceResults((bytes) => Buffer.from(bytes).fill(1, bytes.length - 4))],
+  ['have less of it', 'lost', () => replaceResults((bytes) => bytes.subarray(0, -4))],
+  ['have another result', 'lost', () => replaceResults((_, others) => others[0]!)],
+])('a result that payload servers lose because they %s is computed again, and counted', async (_, counted, spoil) => {
   const asked = texts(ROWS);
   const vectors = await expected(asked);
   await leave('a', asked);
@@ -151,7 +151,9 @@ test.each<[string, () => Promise<unknown>]>([
   expect(await resultsOnStores()).toHaveLength(2);
   await spoil();
   const client = await connect();
+  const before = processCounts().payloads[counted];
   expect(isSame((await client.embed(asked, { jobId: 'a-0' })).vectors, vectors)).toBe(true);
+  expect(processCounts().payloads[counted] - before).toBe(1);
   expect(client.counts()).toMatchObject({ ready: 1, askedAgain: 1 });
   expect(decodeResultHeader(await kept('a-0'))).toMatchObject({ isPointer: false });
 });

@@ -93,7 +93,8 @@ export const OF_HTTP = {
     unit: 'bodies',
     help:
       'Inputs that this process put on payload servers, inputs that went by the queue server because none took them, and ' +
-      'results that payload servers had lost when they were read, whose jobs were asked for again.',
-    labels: { outcome: ['put', 'by_queue_server', 'lost'] },
+      'results that payload servers had lost when they were read, or gave otherwise than they were put (damaged), ' +
+      'whose jobs were asked for again.',
+    labels: { outcome: ['put', 'by_queue_server', 'lost', 'damaged'] },
   },
 } as const satisfies MetricCatalogue;

@@ -55,6 +55,8 @@ export class ResultReader {
   private readonly connection: Redis;
   private readonly subscriber: Redis;
   private readonly pool: BufferPool;
+  /** Bodies that payload servers gave. */
+  private readonly fromBeside = new WeakSet<Buffer>();
   private readonly connectionListeners: ((event: 'lost' | 'back') => void)[] = [];
   private readonly marks = new TakenMarks(() => performance.now());
 
@@ -166,12 +168,18 @@ export class ResultReader {
       const pointer = decodePointer(bytes);
       const body = pointedResult(bytes, pointer, await payloads.get(pointer));
       payloads.note(jobId, pointer);
+      this.fromBeside.add(body);
       return body;
     } catch (error) {
       if (!isShoalError(error)) throw error;
       if (error.code === 'PAYLOAD_LOST') countPayload('lost');
       return error;
     }
+  }
+
+  /** What `peek` gave could not be opened; counted where a payload server gave it. */
+  damaged(result: Buffer): void {
+    if (this.fromBeside.has(result)) countPayload('damaged');
   }
 
   /**

@@ -6,9 +6,9 @@ export type RefusalReason = 'rows' | 'bytes' | 'tenant' | 'line' | 'memory';
 
 /**
  * What became of a body for a payload server: it is there, it went by the queue server because none took it, or it was
- * lost there before it was read.
+ * lost there before it was read, or was another by then.
  */
-export type PayloadOutcome = 'put' | 'by_queue_server' | 'lost';
+export type PayloadOutcome = 'put' | 'by_queue_server' | 'lost' | 'damaged';
 
 type JobClass = 'interactive' | 'bulk';
 
@@ -25,7 +25,7 @@ const counts = {
   reconnects: 0,
   added: { interactive: 0, bulk: 0 },
   refused: { rows: 0, bytes: 0, tenant: 0, line: 0, memory: 0 },
-  payloads: { put: 0, by_queue_server: 0, lost: 0 },
+  payloads: { put: 0, by_queue_server: 0, lost: 0, damaged: 0 },
 };
 
 export function processCounts(): ProcessCounts {

@@ -5,7 +5,7 @@ import { tellBodies } from './told-bodies.ts';
 test('results beside the queue server are told once each, within a second, and the rest at the end', () => {
   vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
   onTestFinished(() => void vi.useRealTimers());
-  const payloads = { put: 0, by_queue_server: 0, lost: 0 };
+  const payloads = { put: 0, by_queue_server: 0, lost: 0, damaged: 0 };
   const told: FromExecutor[] = [];
   const stop = tellBodies(
     () => ({ payloads }),

@@ -1,4 +1,5 @@
-// The manifest of a run in a bucket: it takes the place of the one that was read, and of nothing that came meanwhile.
+// The manifest of a run takes the place of its own alone; in a bucket of the one that was read, and of nothing that came
+// meanwhile.
 
 import { ShoalError } from '@shoal/contract';
 import { S3Failure, gathered, type S3Bucket } from '@shoal/fetch/s3';
@@ -57,7 +58,8 @@ async function isPut(
   });
 }
 
-function refuseOtherManifest(name: string, text: string, run: string): void {
+/** Throws FILE_UNWRITABLE where what lies there is not of this run. */
+export function refuseOtherManifest(name: string, text: string, run: string): void {
   if (text.includes(`"run": ${JSON.stringify(run)}`)) return;
   throw new ShoalError(
     'FILE_UNWRITABLE',

@@ -3,21 +3,24 @@
 
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { open, readdir, rename, rm, writeFile } from 'node:fs/promises';
+import { open, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PartResult } from '@shoal/contract';
 import { codeOf } from '@shoal/core/base';
+import { refuseOtherManifest } from '../files/run-manifest.ts';
 import { writing } from './part-object.ts';
 import type { PartTarget } from './part-place.ts';
 
 export class FolderTarget implements PartTarget {
   readonly folder: string;
   readonly #stem: string;
+  readonly #run: string;
 
   /** Links resolved. */
-  constructor(folder: string, stem: string) {
+  constructor(folder: string, { stem, run }: { readonly stem: string; readonly run: string }) {
     this.folder = folder;
     this.#stem = stem;
+    this.#run = run;
   }
 
   async checkRoom(): Promise<void> {
@@ -49,6 +52,10 @@ export class FolderTarget implements PartTarget {
   async writeManifest(name: string, text: string): Promise<void> {
     const path = this.pathOf(name);
     await writing(path, async () => {
+      const found = await readFile(path, 'utf8').catch((error: unknown) =>
+        codeOf(error) === 'ENOENT' ? undefined : Promise.reject(error),
+      );
+      if (found !== undefined) refuseOtherManifest(path, found, this.#run);
       const beside = `${path}.${randomUUID()}`;
       await writeFile(beside, text, { flush: true });
       await rename(beside, path);

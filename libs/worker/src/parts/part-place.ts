@@ -107,7 +107,7 @@ export class PartPlaces {
 
   /** Throws FILE_UNWRITABLE. `signal` stops it. */
   async target({ output, run }: Pick<Part, 'output' | 'run'>, signal?: AbortSignal): Promise<PartTarget> {
-    if (output.kind === 'folder') return new FolderTarget(await this.#folder(output), output.stem);
+    if (output.kind === 'folder') return new FolderTarget(await this.#folder(output), { stem: output.stem, run });
     this.#checkWithin('FILE_UNWRITABLE', `s3://${output.bucket}/${output.prefix}`);
     const target = await BucketTarget.open(output, run, await this.#terms(output.bucket));
     stopWith(signal, target);

@@ -552,6 +552,21 @@ test.each(FORMS)(
   },
 );
 
+test('a manifest in the folder that is not of the run is not replaced', async () => {
+  const part = await groupsPart();
+  const path = join(place, 'out', 'docs.manifest.json');
+  for (const text of ['{"run": "' + 'e'.repeat(16) + '"}', 'notes of somebody']) {
+    await writeFile(path, text);
+    expect(await runBy(worker('a'), part)).toMatchObject(
+      failed('FILE_UNWRITABLE', `docs.manifest.json is no manifest of run ${part.run}`),
+    );
+    expect(await readFile(path, 'utf8')).toBe(text);
+  }
+  await rm(path);
+  expect(await runBy(worker('b'), part)).toMatchObject({ kind: 'already' });
+  expect(await manifestText()).toContain(part.run);
+});
+
 test('what claims left that ended behind their part goes with the end of the run, and no other run’s', async () => {
   const part = await groupsPart();
   for (const name of ['docs-00007.parquet.late', 'docs-00007.parquet.checkpoint', 'docs-x-00000.parquet.other'])
