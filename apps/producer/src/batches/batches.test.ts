@@ -603,11 +603,12 @@ test('a file that a batch reads is kept until it has ended', async () => {
 
 test('jobTexts of 1,024 makes jobs of as many lines, and of as many inputs, and names the input at fault', async () => {
   const prefix = '{batches-large}';
+  // before HTTP, which keeps for some seconds what it heard of workers; a folder of its own, or it does batches of others
+  const own = await startProcess('gpu-worker', { ...workerEnvironment(), SHOAL_PREFIX: prefix });
   const large = await createProducer({
-    ...options({ jobsInFlight: 64, jobTexts: 1_024 }, prefix),
+    ...options({ place: join(folder, 'batches-large'), jobsInFlight: 64, jobTexts: 1_024 }, prefix),
     jobTexts: 1_024,
   });
-  const own = await startProcess('gpu-worker', { ...workerEnvironment(), SHOAL_PREFIX: prefix });
   // a job is answered before it is among those that are done
   const rowsDone = async (): Promise<number[]> => (await rowsOfJobs(prefix)).toSorted((a, b) => b - a);
   try {

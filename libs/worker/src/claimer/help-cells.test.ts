@@ -157,7 +157,8 @@ test('a cell at the same server under another prefix is helped there, and nothin
   const { body } = openResult((await redis.getBuffer(keySpace(other).output(QUEUE, 'job-0')))!);
   expect(body.length).toBeGreaterThan(0);
   expect(await redis.keys(`${own}:*job-0*`)).toEqual([]);
-  expect((await redis.hvals(keySpace(own).facts(QUEUE))).join()).toContain('"cell":"c1"');
+  const told = async (): Promise<string> => (await redis.hvals(keySpace(own).facts(QUEUE))).join();
+  await expect.poll(told, { timeout: 10_000 }).toContain('"cell":"c1"');
   expect(await redis.exists(keySpace(other).facts(QUEUE))).toBe(0);
   await queue.close();
 });
