@@ -219,7 +219,7 @@ test('vectors of a model that nobody knows are searched and appended to only wit
 });
 
 test('a build of texts that is interrupted keeps its rows, and the same command goes on with them', async () => {
-  const count = 1_500;
+  const count = 6_000;
   await workerIsThere();
   writeFileSync(
     box.path('many.jsonl'),
@@ -257,7 +257,7 @@ test('a build of texts that is interrupted keeps its rows, and the same command 
   expect(second).toMatchObject({
     code: 0,
     stderr: expect.stringMatching(
-      /goes on with many behind [\d,]+ rows of an interrupted run[\s\S]*many@1: 1,500 rows/,
+      /goes on with many behind [\d,]+ rows of an interrupted run[\s\S]*many@1: 6,000 rows/,
     ),
   });
   expect(readdirSync(folder).filter((name) => name.includes('many'))).toEqual(['many']); // nothing hidden is left
