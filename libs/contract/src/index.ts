@@ -131,7 +131,7 @@ export {
   RUN_TTL_MS,
   type RunEntry,
 } from './part-result.ts';
-export { isWithin, placesOf } from './part-places.ts';
+export { isWithin, nameOfSource, placesOf } from './part-places.ts';
 export { isSameModel, storedName } from './model-name.ts';
 export { type HandOver, type JobReturn } from './job-return.ts';
 export { mainTenant, MAX_USER_CHARACTERS, userTenant } from './tenants.ts';

@@ -2,7 +2,7 @@
 // in the folders of its setting `partFolders` alone, and tells these among its facts; here is what lies in one of them
 // as far as names say it. Links are the worker's business, and that of whoever asks.
 
-import type { Part } from './part.ts';
+import type { Part, PartSource } from './part.ts';
 
 /** Of the file that is read, and of the folder or prefix that the object goes into. */
 export function placesOf({ source, output }: Pick<Part, 'source' | 'output'>): {
@@ -10,9 +10,14 @@ export function placesOf({ source, output }: Pick<Part, 'source' | 'output'>): {
   readonly output: string;
 } {
   return {
-    source: source.kind === 'file' ? source.path : `s3://${source.bucket}/${source.key}`,
+    source: nameOfSource(source),
     output: output.kind === 'folder' ? output.folder : `s3://${output.bucket}/${output.prefix}`,
   };
+}
+
+/** Its path, or its address. */
+export function nameOfSource(source: PartSource): string {
+  return source.kind === 'file' ? source.path : `s3://${source.bucket}/${source.key}`;
 }
 
 /** Whether a place is one of these folders, or below one. Folders and places may end with "/". */

@@ -16,6 +16,7 @@ import {
   encodeRunEntry,
   isShoalError,
   manifestOf,
+  nameOfSource,
   parseFailedReason,
   partId,
   partJobData,
@@ -239,8 +240,9 @@ export class PartsRun {
   #failed(part: Part, reason: string): ShoalError {
     const { code, message } = parseFailedReason(reason);
     const { number, of, source } = part;
-    const name = source.kind === 'file' ? source.path : `s3://${source.bucket}/${source.key}`;
-    return new ShoalError(code, `part ${number} of ${of} (${name}) failed: ${message}`, { jobId: partId(part) });
+    return new ShoalError(code, `part ${number} of ${of} (${nameOfSource(source)}) failed: ${message}`, {
+      jobId: partId(part),
+    });
   }
 
   /** A queue server that is away is waited for: whatever was asked of it may be asked again. */

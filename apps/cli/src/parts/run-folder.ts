@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto';
 import {
   ShoalError,
   manifestName,
+  nameOfSource,
   partName,
   type Part,
   type PartOutput,
@@ -79,8 +80,8 @@ async function objectsIn(place: RunPlace): Promise<string[]> {
 }
 
 function differences(manifest: Manifest, parts: readonly Part[]): string[] {
-  const theirs = new Map(manifest.list.map(({ source }) => [nameOf(source), source]));
-  const ours = new Map(parts.map(({ source }) => [nameOf(source), source]));
+  const theirs = new Map(manifest.list.map(({ source }) => [nameOfSource(source), source]));
+  const ours = new Map(parts.map(({ source }) => [nameOfSource(source), source]));
   const found = [
     ...[...ours].flatMap(([name, source]) => {
       const other = theirs.get(name);
@@ -94,10 +95,6 @@ function differences(manifest: Manifest, parts: readonly Part[]): string[] {
   const [then, now] = [manifest.model, parts[0]!.model].map((model) => JSON.stringify(model));
   if (then !== now) found.push(`model ${then} then, ${now} now`);
   return found.length > 0 ? found.slice(0, 10) : ['the same sources with other options or another size of parts'];
-}
-
-function nameOf(source: Part['source']): string {
-  return source.kind === 'file' ? source.path : `s3://${source.bucket}/${source.key}`;
 }
 
 /** Whether the object of a part lies there as it was written, by its size. */

@@ -20,6 +20,7 @@ import {
   type PartResult,
 } from '@shoal/contract';
 import type { Logger } from '@shoal/core';
+import { unlessAborted } from '@shoal/core/base';
 import { readAt, type ReadableAt } from '@shoal/worker/files/footer';
 import { writtenRows, type WrittenRows } from '@shoal/worker/files/written-rows';
 import type { Call, CallAnswer, Calls, EmbeddedRow } from './calls.ts';
@@ -224,7 +225,7 @@ export class BatchParts {
   /** A queue server that is away, or full, is waited for; not by a batch that ends. */
   private async patiently<Found>(work: () => Promise<Found>): Promise<Found | undefined> {
     try {
-      return await unlessAborted(work(), this.options.signal);
+      return await unlessAborted(this.options.signal, work());
     } catch (error) {
       if (error instanceof GivenUp) throw error;
       if (!isPassing(error)) throw new GivenUp(reasonOf(error));
@@ -297,19 +298,6 @@ class Rows {
       isTruncated: group.isTruncated(this.row),
       isSimulated: this.isSimulated,
     };
-  }
-}
-
-/** Undefined once the signal is aborted; what `found` becomes then is nobody's. */
-async function unlessAborted<Found>(found: Promise<Found>, signal: AbortSignal): Promise<Found | undefined> {
-  const aborted = Promise.withResolvers<undefined>();
-  const end = (): void => aborted.resolve(undefined);
-  signal.addEventListener('abort', end, { once: true });
-  if (signal.aborted) end();
-  try {
-    return await Promise.race([found, aborted.promise]);
-  } finally {
-    signal.removeEventListener('abort', end);
   }
 }
 

@@ -15,3 +15,4 @@ export { lowerQuartile, median } from './median.ts';
 export { programFile } from './program-file.ts';
 export { seededRandom } from './seeded-random.ts';
 export { processClock, type Clock } from '../ports/clock.ts';
+export { unlessAborted } from './unless-aborted.ts';

@@ -16,14 +16,14 @@ import {
   type SettleResult,
   type Settlement,
 } from '@shoal/core';
-import { Serial, noFaults } from '@shoal/core/base';
+import { Serial, noFaults, unlessAborted } from '@shoal/core/base';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { closeConnection, isServerFull, openConnection, untilReady, type Redis } from '../redis/connection.ts';
 import type { ServerFacts } from '../redis/server-check.ts';
 import { enterSchema } from '../redis/schema.ts';
 import { within } from '../redis/within.ts';
 import { Quarantine } from '../upkeep/quarantine.ts';
-import { unlessAborted, type ClaimBursts } from './claim-bursts.ts';
+import type { ClaimBursts } from './claim-bursts.ts';
 import { countClaimable } from './claimable.ts';
 import { HandOvers, endingOf, handOverOf } from './hand-over.ts';
 import { keepLocks } from './keep-locks.ts';

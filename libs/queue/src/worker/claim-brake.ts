@@ -12,8 +12,8 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
+import { unlessAborted } from '@shoal/core/base';
 import { readAdmission, readServerMemory } from '../admission/admission.ts';
-import { unlessAborted } from './claim-bursts.ts';
 import type { Redis } from '../redis/connection.ts';
 
 export interface BrakeLimits {

@@ -9,7 +9,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from '@shoal/core';
-import { backoffMs, type Backoff } from '@shoal/core/base';
+import { backoffMs, unlessAborted, type Backoff } from '@shoal/core/base';
 import { isConnectionFault } from '../redis/connection.ts';
 import type { TakenJob } from '../bullmq/batch-worker.ts';
 import { MOST_JOBS, type WaitingOrder } from './fair-order.ts';
@@ -239,14 +239,4 @@ function restOf({ placed, unplaced }: WaitingOrder, taken: number): number {
 /** What JSON.parse throws over a job's `opts` or `parent`. The job was taken, so the next look finds another. */
 function isCorruptJob(error: unknown): boolean {
   return error instanceof SyntaxError;
-}
-
-/** What `work` gives, or undefined as soon as the signal is aborted. Leaves nothing at the signal behind. */
-export function unlessAborted<T>(signal: AbortSignal, work: Promise<T>): Promise<T | undefined> {
-  return new Promise((resolve, reject) => {
-    const stopWaiting = (): void => resolve(undefined);
-    if (signal.aborted) stopWaiting();
-    signal.addEventListener('abort', stopWaiting, { once: true });
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stopWaiting));
-  });
 }
