@@ -76,12 +76,13 @@ export class S3Failure extends Error {
 
   constructor(error: unknown) {
     const [code, status] = [codeOf(error), statusOf(error)];
-    const said = error instanceof Error ? error.message : String(error);
-    // the answer to a HEAD has no body that would say more
-    const message = said === 'UnknownError' && status !== undefined ? `HTTP ${status}` : said;
-    super(['Error', 'UnknownError'].includes(code) || message.includes(code) ? message : `${code}: ${message}`, {
-      cause: error,
-    });
+    const message = wordsOf(error, status);
+    super(
+      ['Error', 'UnknownError', 'Unknown'].includes(code) || message.includes(code) ? message : `${code}: ${message}`,
+      {
+        cause: error,
+      },
+    );
     this.name = 'S3Failure';
     this.code = code;
     this.kind = kindOf(status, code);
@@ -123,28 +124,33 @@ const SILENT = { trace: silent, debug: silent, info: silent, warn: silent, error
 
 /** Everything rejects with an S3Failure. */
 export class S3Bucket {
+  /** Where it is asked for, in words: "http://minio:9000, region us-east-1 (AWS_REGION)", without a password. */
+  readonly where: string;
   private readonly sdk: Sdk;
   private readonly client: S3Client;
   private readonly bucket: string;
 
-  private constructor(sdk: Sdk, client: S3Client, bucket: string) {
+  private constructor(sdk: Sdk, client: S3Client, bucket: string, where: string) {
     this.sdk = sdk;
     this.client = client;
     this.bucket = bucket;
+    this.where = where;
   }
 
   /**
    * Asks nothing yet. `endpoint`: of what is not AWS; default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, AWS. CONFIG_INVALID
-   * where AWS's SDK is not installed, which the published client leaves to those who want it. `idleMs`: a request on which
-   * nothing moves for so long has failed (`away`); default: it is waited for.
+   * where AWS's SDK is not installed, which the published client leaves to those who want it, and where nothing says in
+   * which region of AWS the bucket is. `idleMs`: a request on which nothing moves for so long has failed (`away`); default:
+   * it is waited for.
    */
   static async open(
     bucket: string,
     { endpoint = ownEndpoint(), idleMs }: { readonly endpoint?: string | undefined; readonly idleMs?: number } = {},
   ) {
     const sdk = await loaded(bucket);
+    const { region, saidBy } = await regionOf(sdk, bucket, endpoint);
     const client = new sdk.S3Client({
-      region: variable('AWS_REGION') ?? variable('AWS_DEFAULT_REGION') ?? 'us-east-1',
+      region,
       ...(endpoint !== undefined && { endpoint, forcePathStyle: true }),
       ...(idleMs !== undefined && { requestHandler: { connectionTimeout: idleMs, socketTimeout: idleMs } }),
       logger: SILENT,
@@ -152,7 +158,8 @@ export class S3Bucket {
       requestChecksumCalculation: 'WHEN_REQUIRED',
       responseChecksumValidation: 'WHEN_REQUIRED',
     });
-    return new S3Bucket(sdk, client, bucket);
+    const store = endpoint === undefined ? '' : `${hidden(endpoint)}, `;
+    return new S3Bucket(sdk, client, bucket, `${store}region ${region} (${saidBy})`);
   }
 
   close(): void {
@@ -162,7 +169,9 @@ export class S3Bucket {
   /** Undefined where there is no such object; also where there is no bucket, which HEAD does not tell apart. */
   async head(key: string): Promise<S3Facts | undefined> {
     const asked = new this.sdk.HeadObjectCommand(this.named(key));
-    const found = await orNothing(attempt(() => this.client.send(asked)));
+    const found = await orNothing(attempt(() => this.client.send(asked))).catch((error: unknown) =>
+      this.inWords(key, error),
+    );
     if (found === undefined) return undefined;
     const { ETag = '', ContentLength = 0, LastModified, Metadata = {} } = found;
     return { version: ETag, bytes: ContentLength, modifiedMs: LastModified?.getTime() ?? 0, notes: Metadata };
@@ -347,6 +356,12 @@ export class S3Bucket {
     await attempt(() => this.client.send(new this.sdk.AbortMultipartUploadCommand(asked)));
   }
 
+  /** What is wrong with a request (its region, a token that is over) is said only where an answer has a body. */
+  private async inWords(key: string, error: unknown): Promise<never> {
+    if (error instanceof S3Failure && statusOf(error.cause) === 400) await this.get(key, { end: 1 });
+    throw error;
+  }
+
   private named(key: string): { readonly Bucket: string; readonly Key: string } {
     return { Bucket: this.bucket, Key: key };
   }
@@ -388,9 +403,45 @@ function ownEndpoint(): string | undefined {
   if (endpoint === undefined || (/^https?:\/\//.test(endpoint) && URL.canParse(endpoint))) return endpoint;
   throw new ShoalError(
     'CONFIG_INVALID',
-    `${name} is ${JSON.stringify(endpoint.replace(/\/\/.*@/, '//***@'))}, which is no address of a store: ` +
+    `${name} is ${JSON.stringify(hidden(endpoint))}, which is no address of a store: ` +
       'write https://HOST or http://HOST:PORT, or leave it out for AWS',
   );
+}
+
+/** Without a name and password. */
+function hidden(endpoint: string): string {
+  return endpoint.replace(/\/\/.*@/, '//***@');
+}
+
+/** What most stores other than AWS go by, and what they take where they have no regions. */
+const REGION_OF_OTHERS = 'us-east-1';
+
+/** Where AWS's tools look for it: two variables, then the profile. Throws CONFIG_INVALID where AWS's is said nowhere. */
+async function regionOf(
+  sdk: Sdk,
+  bucket: string,
+  endpoint: string | undefined,
+): Promise<{ readonly region: string; readonly saidBy: string }> {
+  for (const name of ['AWS_REGION', 'AWS_DEFAULT_REGION']) {
+    const region = variable(name);
+    if (region !== undefined) return { region, saidBy: name };
+  }
+  const profile = variable('AWS_PROFILE') ?? 'default';
+  const client = new sdk.S3Client({});
+  try {
+    return { region: await client.config.region(), saidBy: `the profile ${profile}` };
+  } catch (error) {
+    if (endpoint !== undefined) return { region: REGION_OF_OTHERS, saidBy: 'set nowhere' };
+    throw new ShoalError(
+      'CONFIG_INVALID',
+      `the region of the bucket ${bucket} is set nowhere: set AWS_REGION, or \`region\` of the profile ${profile} in ` +
+        '~/.aws/config; of a store that is not AWS set AWS_ENDPOINT_URL_S3',
+      {},
+      error,
+    );
+  } finally {
+    client.destroy();
+  }
 }
 
 /** An empty one is none: containers are given those that nobody has set. */
@@ -452,6 +503,27 @@ function statusOf(error: unknown): number | undefined {
   const status: unknown =
     typeof metadata === 'object' && metadata !== null ? Reflect.get(metadata, 'httpStatusCode') : undefined;
   return typeof status === 'number' ? status : undefined;
+}
+
+/** The answer to a HEAD has no body that would say more; one that comes from another region names it. */
+function wordsOf(error: unknown, status: number | undefined): string {
+  const said = error instanceof Error ? error.message : String(error);
+  const region = regionToldBy(error);
+  if (region !== undefined) return `the bucket is in the region ${region}: set AWS_REGION=${region}`;
+  return said === 'UnknownError' && status !== undefined ? `HTTP ${status}` : said;
+}
+
+/** In the body, or beside a redirection; undefined where the region was not what is wrong. */
+function regionToldBy(error: unknown): string | undefined {
+  const status = statusOf(error);
+  const isElsewhere = status === 301 || status === 307 || codeOf(error) === 'AuthorizationHeaderMalformed';
+  if (!isElsewhere || typeof error !== 'object' || error === null) return undefined;
+  const response = Reflect.get(error, '$response') as
+    | { readonly headers?: Readonly<Record<string, string>> }
+    | undefined;
+  const inWords = error instanceof Error ? / expecting '([\w-]+)'/.exec(error.message)?.[1] : undefined;
+  const told: unknown = Reflect.get(error, 'Region') ?? response?.headers?.['x-amz-bucket-region'] ?? inWords;
+  return typeof told === 'string' && /^[\w-]+$/.test(told) ? told : undefined;
 }
 
 function codeOf(error: unknown): string {

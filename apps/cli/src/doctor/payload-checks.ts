@@ -21,14 +21,15 @@ export async function checkPayloadServers(
   }
 }
 
-function findingsOf({ name, problem, remarks }: TriedServer): Finding[] {
+function findingsOf({ name, where, problem, remarks }: TriedServer): Finding[] {
   const about = `payload server ${name}`;
+  const at = where === undefined ? '' : `; ${where}`;
   if (problem === undefined) {
     const warnings = remarks.map(({ found, cure }): Finding => ({ about, state: 'warning', found, cure }));
-    return [{ about, state: 'ok', found: 'takes a body and gives it back' }, ...warnings];
+    return [{ about, state: 'ok', found: `takes a body and gives it back${at}` }, ...warnings];
   }
   const cure = 'put that right; until then what it would carry goes to the others, or by the queue server';
-  return [{ about, state: 'warning', found: problem, cure }];
+  return [{ about, state: 'warning', found: problem + at, cure }];
 }
 
 /** Of workers that embed: no others use them. */

@@ -12,6 +12,8 @@ export interface Bodies {
   /** It has not answered in time: what is open need not be answered any more. */
   giveUp(): void;
   close(): Promise<void>;
+  /** Which place that is, where its name does not say it. */
+  readonly where?: string;
   /** What is wrong with a place that takes bodies and gives them back, for whoever looks after it. */
   remarks?(): Promise<readonly Remark[]>;
 }

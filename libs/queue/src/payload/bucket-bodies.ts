@@ -19,6 +19,7 @@ const GIVEN_UP_MS = 4_000;
 const MOST_BYTES = 512 << 20;
 
 export class BucketBodies implements Bodies {
+  readonly where: string;
   private readonly s3: S3Bucket;
   private readonly prefix: string;
   private readonly bucket: string;
@@ -27,6 +28,7 @@ export class BucketBodies implements Bodies {
 
   private constructor(s3: S3Bucket, { bucket, prefix }: BucketPlace) {
     this.s3 = s3;
+    this.where = s3.where;
     this.bucket = bucket;
     this.prefix = prefix === '' ? '' : `${prefix}/`;
   }

@@ -42,6 +42,11 @@ export class PayloadServer {
     this.log = log;
   }
 
+  /** Which place that is, where its name does not say it. */
+  get where(): string | undefined {
+    return this.bodies.where;
+  }
+
   /** It did not take something a moment ago: whoever has another way takes that one. */
   get isPaused(): boolean {
     return this.trouble.write.isFresh;

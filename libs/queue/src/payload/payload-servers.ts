@@ -41,6 +41,8 @@ const MAX_PATH_BYTES = 250;
 /** How one fared that was tried. */
 export interface TriedServer {
   readonly name: string;
+  /** Which place that is, where its name does not say it. */
+  readonly where: string | undefined;
   /** Why nothing can be put there and had back; undefined: it can. */
   readonly problem: string | undefined;
   readonly remarks: readonly Remark[];
@@ -150,7 +152,7 @@ export class PayloadServers {
 }
 
 async function triedWith(server: PayloadServer, key: string): Promise<TriedServer> {
-  const { name } = server;
+  const { name, where } = server;
   let step = 'takes no body';
   try {
     const bytes = randomBytes(1_024);
@@ -158,12 +160,12 @@ async function triedWith(server: PayloadServer, key: string): Promise<TriedServe
     step = 'gives no body back';
     const found = await server.get(key);
     const kept = await server.dropped([key]);
-    if (found?.equals(bytes) !== true) return { name, problem: 'gave back other bytes', remarks: [] };
+    if (found?.equals(bytes) !== true) return { name, where, problem: 'gave back other bytes', remarks: [] };
     const cure = 'allow it, or what was read lies there until its time to live is over';
     const ofDrop = kept === undefined ? [] : [{ found: `deletes nothing (${kept})`, cure }];
-    return { name, problem: undefined, remarks: [...ofDrop, ...(await server.remarks())] };
+    return { name, where, problem: undefined, remarks: [...ofDrop, ...(await server.remarks())] };
   } catch (error) {
-    return { name, problem: `${step} (${redactMessage(error)})`, remarks: [] };
+    return { name, where, problem: `${step} (${redactMessage(error)})`, remarks: [] };
   }
 }
 

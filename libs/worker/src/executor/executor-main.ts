@@ -51,7 +51,12 @@ interface Parts {
   readonly others: CellStores;
   /** Of a worker that takes parts. */
   readonly ofParts:
-    | { readonly ledger: PartLedger; readonly ledgers: CellLedgers; readonly threads: PartThreads }
+    | {
+        readonly places: PartPlaces;
+        readonly ledger: PartLedger;
+        readonly ledgers: CellLedgers;
+        readonly threads: PartThreads;
+      }
     | undefined;
 }
 
@@ -94,6 +99,8 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const connecting = connectStore(settings, log);
   connecting.catch(() => undefined); // awaited below, after the slower parts have begun
   const { redisUrl, prefix, parts } = settings;
+  const places = parts && placesOf(parts.folders, log);
+  await places?.openBuckets();
   const ledger = parts && (await PartLedger.connect({ redisUrl, prefix, queue: parts.queue, log }));
   const model = await openModel(settings.model, folders);
   const ownTokenizer = await openTokenizer(
@@ -112,8 +119,15 @@ async function openParts({ settings, log }: ExecutorProcess<ExecutorSettings>): 
   const deviceBudget = await openDeviceBudget({ backend, model, maxTokens, settings, clock: systemClock, log });
   await warmShapes(backend, deviceBudget.budget, maxTokens, log);
   const ledgers = parts && new CellLedgers({ prefix, queue: parts.queue, log });
-  const ofParts = ledger && ledgers && threads && { ledger, ledgers, threads };
+  const ofParts = places && ledger && ledgers && threads && { places, ledger, ledgers, threads };
   return { model, tokenizer, backend, deviceBudget, ...(await connecting), ofParts };
+}
+
+function placesOf(folders: readonly string[], log: Logger): PartPlaces {
+  return new PartPlaces(folders, {
+    onAway: (reason, waitMs) =>
+      log.warn({ reason, waitMs }, 'a store that gets objects of parts is away, and is waited for'),
+  });
 }
 
 async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pick<Parts, 'store' | 'others'>> {
@@ -178,16 +192,13 @@ function startExecutor(
   return { executor, runner };
 
   function runnerOf(): PartRunner | undefined {
-    if (ofParts === undefined || settings.parts === undefined) return undefined;
+    if (ofParts === undefined) return undefined;
     const { dims, isNormalized } = model;
     const { device, precision } = backend;
     return new PartRunner({
       ledgerIn: (cell) => (cell === undefined ? ofParts.ledger : ofParts.ledgers.of(cell)),
       open: (terms, signal) => ofParts.threads.open(terms, signal),
-      places: new PartPlaces(settings.parts.folders, {
-        onAway: (reason, waitMs) =>
-          log.warn({ reason, waitMs }, 'a store that gets objects of parts is away, and is waited for'),
-      }),
+      places: ofParts.places,
       model: { name, dims, isNormalized, device, precision },
       tokenizer,
       prompts: model,

@@ -84,6 +84,12 @@ export class PartPlaces {
     this.#options = options;
   }
 
+  /** Asks none of them anything. Throws CONFIG_INVALID where one of its buckets cannot be opened here, ever. */
+  async openBuckets(): Promise<void> {
+    const buckets = this.#folders.flatMap((folder) => /^s3:\/\/([^/]+)/.exec(folder)?.[1] ?? []);
+    await Promise.all(buckets.map((bucket) => this.#terms(bucket)));
+  }
+
   /** Throws FILE_UNREADABLE for what may not be read, or is not there, and SOURCE_CHANGED. `signal` stops it. */
   async source(source: PartSource, signal?: AbortSignal): Promise<PartFile> {
     const file = source.kind === 'file' ? await this.#file(source) : await this.#object(source);
