@@ -20,6 +20,7 @@ export {
   type BoardQueuesOptions,
 } from './upkeep/board-queues.ts';
 export { QueueLook, whyOfJob, type JobAnswer, type QueueLookOptions } from './look/queue-look.ts';
+export { bucketOutputs, type BucketOutput } from './look/part-outputs.ts';
 export { readTenants, type TenantLoad, type Tenants } from './look/tenants.ts';
 export { whyJob, whyUnknown, type JobSighting, type SightedState, type SeenWorker } from './look/why-job.ts';
 export { knownQueues, mainLanes } from './lanes/known-queues.ts';
@@ -92,6 +93,7 @@ export {
   type PayloadServersOptions,
   type TriedServer,
 } from './payload/payload-servers.ts';
+export { remarksOnRules, type LeftOvers } from './payload/bucket-rules.ts';
 export { ResultReader, type Peeked, type ReaderOptions } from './producer/result-reader.ts';
 export { claimingOf, lackingPlaces, mostJobRows, notSharing, type LackingWorker } from './producer/serving-workers.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';

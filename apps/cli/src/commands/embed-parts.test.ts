@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { DEFAULT_PREFIX, partsQueue } from '@shoal/contract';
 import { noLog } from '@shoal/core';
-import { WorkerPresence } from '@shoal/queue';
+import { WorkerPresence, bucketOutputs, closeConnection, openConnection } from '@shoal/queue';
 import {
   WORKER_FACTS,
   mayHaveS3Server,
@@ -298,6 +298,13 @@ describe.skipIf(!mayHaveS3Server)('through a bucket', () => {
     expect([down.code, manifestIn(place.out).rows]).toEqual([0, 15]);
     expect((await run(place.source, '-o', 's3://shoal-runs/up/')).code).toBe(0);
     expect((await keys()).filter((key) => key.startsWith('up/'))).toHaveLength(4);
+    const connection = openConnection({ url: server.url, name: 'test' });
+    const known = await bucketOutputs(connection, { prefix: DEFAULT_PREFIX, queue: QUEUE });
+    await closeConnection(connection);
+    expect(known.map(({ bucket, prefix }) => `${bucket} ${prefix}`).toSorted()).toEqual([
+      'shoal-runs out/',
+      'shoal-runs up/',
+    ]);
   });
 
   test.each([

@@ -1,12 +1,14 @@
 // What `shoal doctor` reads of a queue server that answers, beyond whether it is safe: how it fares, every queue with its
-// workers, and the payload servers. Reads only, but for some bytes that it puts on each of those; what a part cannot be
+// workers, the payload servers, and buckets of parts. Reads only, but for some bytes that it puts on each of those; what a part cannot be
 // read of is a finding by itself.
 
 import { statfs } from 'node:fs/promises';
+import { partsQueue } from '@shoal/contract';
 import { redactMessage, type Settings } from '@shoal/core';
-import { Fleet, knownQueues, readAdmission, readServerHealth, type Redis } from '@shoal/queue';
+import { Fleet, bucketOutputs, knownQueues, readAdmission, readServerHealth, type Redis } from '@shoal/queue';
 import type { Finding } from '@shoal/worker';
 import { checkFleet, type QueueSeen } from './fleet-checks.ts';
+import { checkPartBuckets } from './part-checks.ts';
 import { checkPayloadServers } from './payload-checks.ts';
 import { checkServerHealth, type ServerChecked } from './server-checks.ts';
 
@@ -37,10 +39,12 @@ export async function lookAround(place: ServerPlace): Promise<AroundServer> {
   const queues = 'value' in fleet ? fleet.value.queues : [];
   const found = 'value' in fleet ? checkFleet({ ...fleet.value, version: place.version }) : [fleet.problem];
   const beside = await attempt('payload servers', () => checkPayloadServers(place.settings.payloadServers, queues));
+  const ofParts = await attempt('parts of files', () => partFindings(place, queues));
   const findings = [
     ...('value' in health ? health.value : [health.problem]),
     ...found,
     ...('value' in beside ? beside.value : [beside.problem]),
+    ...('value' in ofParts ? ofParts.value : [ofParts.problem]),
   ];
   return { findings, queues, info };
 }
@@ -71,6 +75,13 @@ async function healthFindings({ redisUrl, connection, settings, isPrivate }: Ser
     isPrivate,
   };
   return checkServerHealth(server);
+}
+
+async function partFindings({ connection, settings }: ServerPlace, queues: readonly QueueSeen[]): Promise<Finding[]> {
+  const { prefix, partFolders } = settings;
+  const lanes = queues.map(({ queue }) => queue).filter((queue) => queue.startsWith(partsQueue('')));
+  const outputs = await Promise.all(lanes.map((queue) => bucketOutputs(connection, { prefix, queue })));
+  return checkPartBuckets(partFolders, queues, outputs.flat());
 }
 
 async function readQueues({

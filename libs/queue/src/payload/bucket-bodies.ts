@@ -6,6 +6,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { S3Bucket, S3Failure, gathered } from '@shoal/fetch/s3';
 import type { Bodies, Remark } from './bodies.ts';
+import { remarksOnRules } from './bucket-rules.ts';
 
 export interface BucketPlace {
   readonly bucket: string;
@@ -78,7 +79,9 @@ export class BucketBodies implements Bodies {
   }
 
   async remarks(): Promise<readonly Remark[]> {
-    return [...(await this.ofAbsent()), ...(await this.ofExpiry())];
+    const leftOvers = { bucket: this.bucket, prefix: this.prefix, id: 'shoal-bodies' };
+    const ofRules = await remarksOnRules(this.s3, leftOvers, AbortSignal.timeout(GIVEN_UP_MS));
+    return [...(await this.ofAbsent()), ...ofRules];
   }
 
   /** Without the right to list, S3 calls what is not there forbidden. */
@@ -93,25 +96,6 @@ export class BucketBodies implements Bodies {
           cure: 'allow s3:ListBucket as well, or a body that was lost looks like one that may not be read',
         },
       ];
-    }
-  }
-
-  private async ofExpiry(): Promise<readonly Remark[]> {
-    const place = this.prefix === '' ? 'the whole bucket' : `the prefix ${this.prefix}`;
-    const wanted = `give the bucket a lifecycle rule that expires objects of ${place} after 2 days`;
-    try {
-      const [all, keepsVersions] = await inTime((signal) =>
-        Promise.all([this.s3.expiries({ signal }), this.s3.keepsVersions({ signal })]),
-      );
-      const rules = all.filter((rule) => this.prefix.startsWith(rule.prefix));
-      if (!rules.some(({ days }) => days !== undefined))
-        return [{ found: `no lifecycle rule of ${this.bucket} deletes objects of ${place}`, cure: wanted }];
-      if (!keepsVersions || rules.some(({ replacedDays }) => replacedDays !== undefined)) return [];
-      const cure = 'expire noncurrent versions by the same rule, or take a bucket without versions';
-      return [{ found: `${this.bucket} keeps versions: nothing that is deleted there is gone`, cure }];
-    } catch (error) {
-      const found = `nobody can tell whether a lifecycle rule deletes what is left there (${wordsOf(error)})`;
-      return [{ found, cure: `${wanted}; s3:GetLifecycleConfiguration and s3:GetBucketVersioning let doctor look` }];
     }
   }
 
