@@ -49,7 +49,10 @@ export interface ClientOptions {
   readonly tokenizer?: Tokenizer;
   /** Goes before every job id and into every job. Default "default". */
   readonly tenant?: string;
-  /** Most jobs of one call between "added" and "handed to the caller". Bounds its memory. Default 64. */
+  /**
+   * Most jobs of one call between "added" and "handed to the caller". Bounds its memory. Default 64; with cells 64 for each
+   * that takes new work, up to 256.
+   */
   readonly maxInFlightJobs?: number;
   /**
    * Texts a job, 1 to 1,024. Default 64. More than 256 only where all workers of the model take them, else 256.

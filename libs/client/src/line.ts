@@ -23,6 +23,8 @@ export interface Line {
   readonly terms: LineLimits;
   readonly isClosed: boolean;
   readonly replyChannel: string;
+  /** Jobs that a call has under way at a time where its caller does not say: so many for each cell that takes new work. */
+  readonly usualInFlightJobs: number;
   /** Throws CELL_UNKNOWN for an id of a cell that is not in the list. */
   placeOf(id: string): PlacedId;
   /** As `submit` of submitted.ts; resolves with the name of the cell that has it, where there are cells. */

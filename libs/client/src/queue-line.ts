@@ -27,6 +27,8 @@ import { submit } from './submitted.ts';
 import { allReadSecond } from './unserved.ts';
 import { WaitingWatch } from './waiting-watch.ts';
 
+/** Jobs that a call has under way at a time. */
+export const IN_FLIGHT_JOBS = 64;
 /** So long it is taken as known what all workers take. */
 const KNOWN_MS = 5_000;
 
@@ -73,6 +75,7 @@ export class QueueLine {
   };
   private told: { readonly sinceMs: number; readonly taken: Promise<Taken> } | undefined;
   /** Or closing: nothing is asked over it any more. */
+  readonly usualInFlightJobs = IN_FLIGHT_JOBS;
   isClosed = false;
 
   private constructor(

@@ -154,7 +154,7 @@ export class RerankCalls {
     signal: AbortSignal | undefined,
   ): Promise<RerankResult> {
     const { documents } = given;
-    const { maxInFlightJobs = 64, jobTexts = 64 } = this.options;
+    const { maxInFlightJobs = line.usualInFlightJobs, jobTexts = 64 } = this.options;
     const { id: jobId, placing } = placed(line, given.jobId);
     const call = this.callOf(line, model, { ...given, jobId });
     const { requestId, truncate } = call;

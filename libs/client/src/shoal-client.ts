@@ -524,7 +524,7 @@ export class ShoalClient {
     { truncate = 'end', prompt, output, class: kind, deadline, resultTtlMs, meta, trace, ...given }: EmbedOptions,
     { size, placing, idOf }: Cut & { readonly idOf: (piece: Piece) => string },
   ): EmbedTerms {
-    const { model, tokenizer, maxInFlightJobs = 64 } = this.options;
+    const { model, tokenizer, maxInFlightJobs = this.line.usualInFlightJobs } = this.options;
     if (isReranker(model))
       throw new TypeError(
         `the client's model ${model.name} is a reranker, which gives scores and no vectors: use rerank`,

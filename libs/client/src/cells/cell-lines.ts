@@ -18,7 +18,7 @@ import { CellList, chooseCell, sameCells, type CancelResult, type ServingWorker,
 import type { ClientCounts, ClientOptions } from '../embedding.ts';
 import { announcedOn, closedError, type JobRequest, type Placing, type RowsRequest } from '../job-request.ts';
 import type { PlacedId } from '../line.ts';
-import { QueueLine, type LineLimits, type LineTerms } from '../queue-line.ts';
+import { IN_FLIGHT_JOBS, QueueLine, type LineLimits, type LineTerms } from '../queue-line.ts';
 import { recordedIds, type NewRequest } from '../request-record.ts';
 import type { SubmittedLine } from '../submitted.ts';
 import { CellJobs, isAway } from './cell-jobs.ts';
@@ -34,6 +34,8 @@ const START_MS = 2_000;
  * event loop is one call of a script for each cell, and a few jobs spread over all of them are a call for each job.
  */
 const RUN = { jobs: 16, share: 1 / 8 };
+/** Of a call over any number of cells: it holds the rows of so many jobs in memory. */
+const MOST_IN_FLIGHT_JOBS = 256;
 /** How long a cell may take for any answer. */
 const AWAY_AFTER_MS = 1_000;
 
@@ -108,6 +110,11 @@ export class CellLines {
     if (invalid === undefined && same.length === 0 && lines.lines.some(({ isReachable }) => isReachable)) return lines;
     await lines.close();
     throw invalid ?? (same.length > 0 ? new ShoalError('CONFIG_INVALID', `cells: ${same.join('; ')}`) : problems[0]);
+  }
+
+  get usualInFlightJobs(): number {
+    const taking = this.lines.filter(({ takesWork }) => takesWork).length;
+    return Math.min(MOST_IN_FLIGHT_JOBS, IN_FLIGHT_JOBS * Math.max(1, taking));
   }
 
   /** An id of a cell ends with `@` and its name; nothing else of it may have an `@`. */

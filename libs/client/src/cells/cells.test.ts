@@ -134,6 +134,19 @@ test('the more is open, the more new jobs go to one cell behind each other, and 
   expect(inOrder.filter((cell, at) => at > 0 && cell !== inOrder[at - 1]).length).toBeLessThan(100);
 });
 
+test.for([
+  ['each of two', 'b', 128],
+  ['the one', 'a', 64],
+] as const)('a call has 64 jobs under way for %s that takes new work', async ([, writes, jobs]) => {
+  const client = await open({ cells: listed().map((cell) => ({ ...cell, write: cell.name <= writes })) });
+  const seen: number[] = [];
+  const stream = client.embedMany(texts(1_200), { onProgress: ({ jobsInFlight }) => seen.push(jobsInFlight) });
+  await stream.next();
+  await expect.poll(() => seen.at(-1)).toBe(jobs); // what is read ahead of a caller that does not come back
+  for (let row = 1; row < 1_200; row++) await stream.next();
+  expect(Math.max(...seen)).toBe(jobs);
+});
+
 test('an id is found in the cell that has it, whichever would be chosen now', async () => {
   const first = await open();
   const ids = Array.from({ length: 12 }, (_, at) => `id-${at}`);
