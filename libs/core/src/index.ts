@@ -104,6 +104,8 @@ export {
   type ByLength,
   type CardFacts,
   type LengthClass,
+  type BodyCounts,
+  type PayloadServerFacts,
   type WorkerFacts,
   type WorkerLoad,
 } from './fleet/worker-facts.ts';

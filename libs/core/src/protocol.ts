@@ -14,6 +14,7 @@ import type {
   JobReturn,
   Lane,
 } from '@shoal/contract';
+import type { BodyCounts, PayloadServerFacts } from './fleet/worker-facts.ts';
 import type { SimilarityFacts } from './similarity/facts.ts';
 import type { BudgetState, MemoryReading, Precision } from './ports/device.ts';
 import type { SplitCode, Stage } from './ports/metrics.ts';
@@ -155,8 +156,8 @@ export type FromExecutor =
   | { readonly kind: 'recycle'; readonly reason: string }
   /** So many rows of parts were written since this was said last. */
   | { readonly kind: 'part-rows'; readonly rows: number }
-  /** Results for payload servers since this was said last: put there, or sent by the queue server because none took them. */
-  | { readonly kind: 'bodies'; readonly put: number; readonly byQueueServer: number }
+  /** What became of bodies for payload servers since this was said last, and how these servers fare where that has changed. */
+  | (BodyCounts & { readonly kind: 'bodies'; readonly servers?: readonly PayloadServerFacts[] })
   | { readonly kind: 'outcomes'; readonly outcomes: readonly JobOutcome[] }
   /** `runningMs`: how long the run at the device has been going on. */
   | { readonly kind: 'pong'; readonly sequence: number; readonly runningMs: number };

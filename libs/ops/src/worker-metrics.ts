@@ -232,7 +232,7 @@ type RunRecords = Pick<
   | 'rowsRerun'
   | 'partsOpen'
   | 'partRows'
-  | 'resultsBeside'
+  | 'bodiesBeside'
   | 'budgetChanged'
   | 'memoryMeasured'
 >;
@@ -255,7 +255,7 @@ function recordsOfRuns(registry: Registry): RunRecords {
     rowsRerun: (rows) => registry.count('shoal_rerun_rows_total', {}, rows),
     partsOpen: (parts) => registry.set('shoal_parts_running', {}, parts),
     partRows: (rows) => registry.count('shoal_part_rows_total', {}, rows),
-    resultsBeside({ put, byQueueServer }) {
+    bodiesBeside({ put, byQueueServer }) {
       registry.count('shoal_result_payloads_total', { outcome: 'put' }, put);
       registry.count('shoal_result_payloads_total', { outcome: 'by_queue_server' }, byQueueServer);
     },

@@ -94,6 +94,8 @@ export {
   type TriedServer,
 } from './payload/payload-servers.ts';
 export { remarksOnRules, type LeftOvers } from './payload/bucket-rules.ts';
+export { PayloadWatch, type PayloadsHere, type PayloadWatchOptions } from './payload/payload-watch.ts';
+export { payloadsSeen, type PayloadServerSeen, type PayloadSet, type PayloadsSeen } from './lanes/payloads-seen.ts';
 export { ResultReader, type Peeked, type ReaderOptions } from './producer/result-reader.ts';
 export { claimingOf, lackingPlaces, mostJobRows, notSharing, type LackingWorker } from './producer/serving-workers.ts';
 export { whyWaiting, type Waiting, type WaitingReason } from './lanes/why-waiting.ts';

@@ -2,10 +2,21 @@
 // queues and one of workers. A queue that cannot be read is named with why, and the others are shown.
 
 import { ShoalError } from '@shoal/contract';
-import { Fleet, QueueAdmin, QueueLook, readLately, totalOf, type FleetView, type QueueCounts } from '@shoal/queue';
+import {
+  Fleet,
+  QueueAdmin,
+  QueueLook,
+  readLately,
+  totalOf,
+  type FleetView,
+  type PayloadsSeen,
+  type QueueCounts,
+} from '@shoal/queue';
 import { withRunningServer, type RunningQueue } from '../processes/running-queue.ts';
 import { table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
+import { settingsOf } from '../settings.ts';
+import { describePayloads, payloadsHere, payloadsIn } from './fleet-payloads.ts';
 import { describeWorkers, latelyIn, leftOf, unlooked, warningsOf, type FleetFlags } from './fleet.ts';
 import { describe as describeCounts, type QueueFlags } from './queue.ts';
 
@@ -24,8 +35,11 @@ const AT_ONCE = 8;
 
 export async function statusOfAll(terminal: Terminal, flags: FleetFlags): Promise<void> {
   await overAll(terminal, flags, readFleet, async ({ read: views, problems }, server) => {
-    const lately = await readLately(server);
-    const read = views.map(({ queue, value }) => ({ queue, value: { ...value, ...latelyIn(value, lately) } }));
+    const [lately, here] = await Promise.all([readLately(server), payloadsHere(await settingsOf(terminal, flags))]);
+    const read = views.map(({ queue, value }) => {
+      const payloads = payloadsIn(value, here);
+      return { queue, value: { ...value, ...latelyIn(value, lately), ...(payloads !== undefined && { payloads }) } };
+    });
     const warnings = read.flatMap(({ queue, value }) => warningsOf(value).map((warning) => ({ queue, warning })));
     if (flags.json === true) {
       const queues = read.map(({ queue, value }) => ({ queue, ...value, warnings: warningsOf(value) }));
@@ -120,7 +134,7 @@ const QUEUE_HEAD = [
   'WORKERS',
 ];
 
-function describeAll(read: readonly Read<FleetView>[]): string {
+function describeAll(read: readonly Read<FleetView & { readonly payloads?: PayloadsSeen }>[]): string {
   const queues = read.map(({ queue, value: { lanes, workers, starting, quarantined } }) => {
     const both = Object.values(lanes);
     const sum = (count: (lane: FleetView['lanes']['main']) => number): string =>
@@ -144,6 +158,8 @@ function describeAll(read: readonly Read<FleetView>[]): string {
     ];
   });
   const served = read.filter(({ value }) => value.workers.length + value.starting.length > 0);
-  const workers = served.map(({ queue, value }) => `${queue}\n${describeWorkers(value)}`);
+  const workers = served.map(
+    ({ queue, value }) => `${queue}\n${describeWorkers(value)}${describePayloads(value.payloads, value)}`,
+  );
   return [table(QUEUE_HEAD, queues), ...workers].join('\n');
 }

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { SIMILARITY_QUEUE, cpuQueue, keySpace, mainQueue, type Lane } from '@shoal/contract';
-import type { WorkerFacts } from '@shoal/core';
+import type { PayloadServerFacts, WorkerFacts } from '@shoal/core';
 import { RecordingLogger } from '@shoal/core/testing';
 import { WorkerPresence, type AbsentWorker, type FleetView, type LaneDepth, type LiveWorker } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
@@ -283,6 +283,51 @@ describe('the command', () => {
         stderr: expect.stringContaining('It must be the name of a queue, which is not empty and has no ":"'),
       });
     await presence.stop();
+  });
+
+  test('tells of payload servers: who has them, how they fare with workers and from here, and who has others', async () => {
+    const names = ['127.0.0.1:1', new URL(server.url).host];
+    const tell = (workerId: string, servers: readonly PayloadServerFacts[] | undefined) =>
+      WorkerPresence.connect({
+        redisUrl: server.url,
+        prefix: '{shoal}',
+        queue: mainQueue('x'),
+        lanes: [mainQueue('x')],
+        workerId,
+        facts: () => ({
+          ...FACTS,
+          ...(servers !== undefined && { payloads: 'set', payloadServers: servers }),
+          bodies: { put: 1_234, byQueueServer: 5, lost: 0 },
+        }),
+        log: new RecordingLogger(),
+      });
+    const [away, here] = names.map((name) => ({ name }));
+    const presences = [
+      await tell('gpu-1', [{ ...away!, problem: 'gives nothing (ECONNREFUSED)', sinceMs: 1 }, here!]),
+      await tell('gpu-2', undefined),
+    ];
+    for (const presence of presences) await presence.start();
+    const flags = ['--payload-servers', names.map((name) => `redis://${name}`).join()];
+    for (const all of [[], ['--all']]) {
+      const { stdout } = await runHere(sandbox, [
+        'fleet',
+        'status',
+        '--redis-url',
+        server.url,
+        ...(all.length === 0 ? ['--model', 'x'] : all),
+        ...flags,
+      ]);
+      expect(stdout).toMatch(/^127\.0\.0\.1:1 +Valkey or Redis +1 of 2 +fails for \d+d +fails +- +-$/m);
+      expect(stdout).toMatch(/^127\.0\.0\.1:\d+ +Valkey or Redis +1 of 2 +answers +answers +[\d.]+ MB +no limit$/m);
+      expect(stdout).toMatch(/^gpu-1 +all 2 +1,234 +5 +0$/m);
+      expect(stdout).toMatch(/^! .*payload server 127.0.0.1:1 gives nothing \(ECONNREFUSED\), as gpu-1 sees it/m);
+      expect(stdout).toMatch(/^! .*payload servers differ: gpu-1 has .*; gpu-2 has none; until all have the same/m);
+    }
+    const { payloads } = JSON.parse((await run('status', '--json')).stdout) as StatusSeen;
+    expect(payloads?.servers.map(({ name, here: seen }) => [name, seen])).toEqual(
+      names.map((name) => [name, undefined]),
+    );
+    for (const presence of presences) await presence.stop();
   });
 
   test('says what lies in quarantine, who lost executors and who died, of its own queue and of all', async () => {

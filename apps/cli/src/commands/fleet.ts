@@ -18,12 +18,15 @@ import {
   type LatelyRead,
   type LiveWorker,
   type ParkedJobs,
+  type PayloadsSeen,
 } from '@shoal/queue';
 import { audited } from '../processes/audited.ts';
 import { overCells } from '../processes/over-cells.ts';
 import { withRunningQueue, type RunningQueue } from '../processes/running-queue.ts';
-import { table } from '../table.ts';
+import { settingsOf } from '../settings.ts';
+import { age, table } from '../table.ts';
 import { print, say, type Terminal } from '../terminal.ts';
+import { describePayloads, payloadsHere, payloadsIn } from './fleet-payloads.ts';
 import { restartWorkers, type RestartFlags } from './fleet-restart.ts';
 
 export interface FleetFlags {
@@ -44,11 +47,17 @@ export async function status(terminal: Terminal, flags: StatusFlags): Promise<vo
 async function statusHere(terminal: Terminal, flags: StatusFlags): Promise<void> {
   if (flags.all === true) return (await import('./all-queues.ts')).statusOfAll(terminal, flags);
   await withFleet(terminal, flags, async (fleet, place) => {
-    const [view, lately] = await Promise.all([fleet.read(), readLately(place)]);
-    const seen = { ...view, ...latelyIn(view, lately) };
+    const [view, lately, here] = await Promise.all([
+      fleet.read(),
+      readLately(place),
+      payloadsHere(await settingsOf(terminal, flags)),
+    ]);
+    const payloads = payloadsIn(view, here);
+    const seen = { ...view, ...latelyIn(view, lately), ...(payloads !== undefined && { payloads }) };
     const warnings = [...warningsOf(seen), ...unlooked(lately)];
     if (flags.json === true) return print(terminal, `${JSON.stringify({ ...seen, warnings }, null, 1)}\n`);
-    await print(terminal, `${describe(view)}${leftOf(seen)}${warnings.map((warning) => `! ${warning}\n`).join('')}`);
+    const tables = `${describe(view)}${describePayloads(payloads, view)}`;
+    await print(terminal, `${tables}${leftOf(seen)}${warnings.map((warning) => `! ${warning}\n`).join('')}`);
   });
 }
 
@@ -140,7 +149,7 @@ function told(workerIds: readonly string[]): string {
 }
 
 /** A fleet as it is, and what happened in it lately. */
-export type StatusSeen = FleetView & Lately;
+export type StatusSeen = FleetView & Lately & { readonly payloads?: PayloadsSeen };
 
 /** What a person should know who only looked at numbers, and what to do. */
 export function warningsOf(seen: StatusSeen): string[] {
@@ -197,6 +206,7 @@ export function warningsOf(seen: StatusSeen): string[] {
     ...(simulations.length === 0 || main.queue.endsWith('-sim')
       ? []
       : [`a trial: simulated is ${simulations.join(', ')}; vectors of this queue are not those of the model`]),
+    ...(seen.payloads?.troubles ?? []).map((trouble) => `${trouble} (docs/operations.md#payload-servers)`),
     ...workers.flatMap(({ workerId, facts }) =>
       facts?.similarity?.isGpuLost === true
         ? [`${workerId}: its GPU failed, everything runs on its CPU; the GPU is tried again now and then`]
@@ -391,19 +401,6 @@ function callCells({ gpu, calls, isGpuLost }: SimilarityFacts): string {
 function byLength(values: ByLength | undefined): string {
   return LENGTH_CLASSES.map((length) => short(values?.[length])).join(' / ');
 }
-
-/** One unit is enough for a glance: 42s, 17m, 5h, 3d. */
-function age(ms: number): string {
-  const [size, unit] = AGES.find(([unitMs]) => ms >= 2 * unitMs) ?? [1_000, 's'];
-  return `${Math.floor(ms / size)}${unit}`;
-}
-
-/** From two of a unit on; below, in seconds. */
-const AGES = [
-  [86_400_000, 'd'],
-  [3_600_000, 'h'],
-  [60_000, 'm'],
-] as const;
 
 /** Three digits are enough to compare by eye. */
 function short(value: number | undefined): string {

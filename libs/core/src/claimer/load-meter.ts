@@ -1,7 +1,14 @@
 // How fast a worker is and what it has to do, counted from what passes on the way to the metrics. Rates are measured
 // at the device and forget what is long past.
 
-import { LENGTH_CLASSES, lengthClassOf, type LengthClass, type WorkerLoad } from '../fleet/worker-facts.ts';
+import {
+  LENGTH_CLASSES,
+  lengthClassOf,
+  type BodyCounts,
+  type LengthClass,
+  type PayloadServerFacts,
+  type WorkerLoad,
+} from '../fleet/worker-facts.ts';
 import { ArrivalRate } from '../base/arrival-rate.ts';
 import { systemClock, type Clock } from '../ports/clock.ts';
 import type { BudgetState } from '../ports/device.ts';
@@ -32,6 +39,9 @@ export class LoadMeter {
   budget: BudgetState | undefined;
   memoryBytes: number | undefined;
   similarity: SimilarityFacts | undefined;
+  /** Told by executors of workers that have payload servers; since when one fails, by this machine's clock. */
+  payloadServers: readonly PayloadServerFacts[] | undefined;
+  bodies: BodyCounts | undefined;
   /** Whether an executor runs that said it can. */
   hasExecutor = false;
   /** How the last executor was lost, in the words of the log; undefined: none was. */
@@ -68,6 +78,16 @@ export class LoadMeter {
       similarityTold: (facts) => {
         this.similarity = facts;
         metrics.similarityTold(facts);
+      },
+      bodiesBeside: (bodies) => {
+        this.payloadServers = bodies.servers ?? this.payloadServers;
+        const { put = 0, byQueueServer = 0, lost = 0 } = this.bodies ?? {};
+        this.bodies = {
+          put: put + bodies.put,
+          byQueueServer: byQueueServer + bodies.byQueueServer,
+          lost: lost + bodies.lost,
+        };
+        metrics.bodiesBeside(bodies);
       },
       memoryMeasured: (memory) => {
         this.memoryBytes = memory.measuredBytes;

@@ -300,7 +300,7 @@ export class Pipeline {
       case 'part-rows':
         return this.metrics.partRows(message.rows);
       case 'bodies':
-        return this.metrics.resultsBeside(message);
+        return this.metrics.bodiesBeside(message);
       case 'budget':
         return this.metrics.budgetChanged(message.budget);
       case 'memory':

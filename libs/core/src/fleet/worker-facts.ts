@@ -45,6 +45,27 @@ export interface CardFacts {
   readonly powerWatts?: number | undefined;
 }
 
+/** How a payload server fares with who uses it. */
+export interface PayloadServerFacts {
+  /** As pointers have it, without secrets: host:port, s3://bucket/prefix, file:/path. */
+  readonly name: string;
+  /** Why nothing can be put there, or had from there, as of the last question; undefined: it can. */
+  readonly problem?: string | undefined;
+  /** Since when that is so, epoch ms. */
+  readonly sinceMs?: number | undefined;
+  /** Of a Valkey or Redis server that tells it; `maxBytes` 0: no limit. */
+  readonly memory?: { readonly usedBytes: number; readonly maxBytes: number } | undefined;
+}
+
+/** What became of bodies of a worker since it started. */
+export interface BodyCounts {
+  /** Results put on payload servers, and those that went by the queue server because none took them. */
+  readonly put: number;
+  readonly byQueueServer: number;
+  /** Inputs that payload servers had lost: their jobs were asked for again. */
+  readonly lost: number;
+}
+
 export interface WorkerFacts extends WorkerLoad {
   readonly device: string;
   readonly precision: Precision;
@@ -80,6 +101,9 @@ export interface WorkerFacts extends WorkerLoad {
   readonly partFolders?: readonly string[] | undefined;
   /** Its set of payload servers; undefined: it has none. */
   readonly payloads?: string | undefined;
+  /** How each of that set fares; undefined: not known yet, or not told by this version. */
+  readonly payloadServers?: readonly PayloadServerFacts[] | undefined;
+  readonly bodies?: BodyCounts | undefined;
   /** Lanes it claims from; one that serves the CPU lane is a CPU worker. */
   readonly lanes: readonly Lane[];
   /** Told to claim nothing until it is resumed. */

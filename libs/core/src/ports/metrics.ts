@@ -1,6 +1,7 @@
 // What is told to whoever counts.
 
 import type { LaneChoice } from '../claimer/lane-choice.ts';
+import type { BodyCounts, PayloadServerFacts } from '../fleet/worker-facts.ts';
 import type { SimilarityFacts } from '../similarity/facts.ts';
 import type { BudgetState, MemoryReading, RunShape } from './device.ts';
 import type { Settlement } from './queue.ts';
@@ -74,8 +75,8 @@ export interface Metrics {
   partsOpen(parts: number): void;
   /** Rows of parts that were written, those that a dead worker's successor wrote again among them. */
   partRows(rows: number): void;
-  /** Results put on payload servers, and those that went by the queue server because none took them. */
-  resultsBeside(results: { readonly put: number; readonly byQueueServer: number }): void;
+  /** What became of bodies for payload servers, and how these fare where that has changed. */
+  bodiesBeside(bodies: BodyCounts & { readonly servers?: readonly PayloadServerFacts[] }): void;
   budgetChanged(budget: BudgetState): void;
   /** `source`: what the prediction is corrected from. */
   memoryMeasured(memory: {
@@ -115,7 +116,7 @@ export const noMetrics: Metrics = {
   rowsRerun: () => undefined,
   partsOpen: () => undefined,
   partRows: () => undefined,
-  resultsBeside: () => undefined,
+  bodiesBeside: () => undefined,
   budgetChanged: () => undefined,
   memoryMeasured: () => undefined,
   similarityTold: () => undefined,

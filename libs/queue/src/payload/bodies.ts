@@ -9,6 +9,8 @@ export interface Bodies {
   get(key: string): Promise<Buffer | undefined>;
   /** Deletes them, and rejects with what was wrong: what is not deleted ends with its time to live. */
   drop(keys: readonly string[]): Promise<void>;
+  /** Asks whether it is there and lets us in, without a body. Rejects with what was wrong. */
+  look(): Promise<Looked>;
   /** It has not answered in time: what is open need not be answered any more. */
   giveUp(): void;
   close(): Promise<void>;
@@ -16,6 +18,11 @@ export interface Bodies {
   readonly where?: string;
   /** What is wrong with a place that takes bodies and gives them back, for whoever looks after it. */
   remarks?(): Promise<readonly Remark[]>;
+}
+
+export interface Looked {
+  /** Where it has a memory of its own and tells it; `maxBytes` 0: no limit. */
+  readonly memory?: { readonly usedBytes: number; readonly maxBytes: number };
 }
 
 export interface Remark {

@@ -5,7 +5,7 @@
 
 import { createHash, randomUUID } from 'node:crypto';
 import { S3Bucket, S3Failure, gathered } from '@shoal/fetch/s3';
-import type { Bodies, Remark } from './bodies.ts';
+import type { Bodies, Looked, Remark } from './bodies.ts';
 import { remarksOnRules } from './bucket-rules.ts';
 
 export interface BucketPlace {
@@ -67,6 +67,16 @@ export class BucketBodies implements Bodies {
 
   async drop(keys: readonly string[]): Promise<void> {
     await inTime((signal) => Promise.all(keys.map((key) => this.s3.remove(this.nameOf(key), { signal }))));
+  }
+
+  /** Without the right to list, S3 calls what is not there forbidden: it has answered, and known us. */
+  async look(): Promise<Looked> {
+    try {
+      await this.get(randomUUID());
+    } catch (error) {
+      if (!(error instanceof S3Failure) || error.code !== 'AccessDenied') throw error;
+    }
+    return {};
   }
 
   giveUp(): void {

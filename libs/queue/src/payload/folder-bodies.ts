@@ -4,9 +4,9 @@
 // change, and every process now and then deletes what is over in one of the 256 folders that files are spread over.
 
 import { createHash, randomUUID } from 'node:crypto';
-import { mkdir, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
+import { access, constants, mkdir, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import type { Bodies, Remark } from './bodies.ts';
+import type { Bodies, Looked, Remark } from './bodies.ts';
 
 const SWEEP_EVERY_MS = 10_000;
 /** Clocks of those who share the folder may differ by so much. */
@@ -51,6 +51,12 @@ export class FolderBodies implements Bodies {
 
   async drop(keys: readonly string[]): Promise<void> {
     await Promise.all(keys.map((key) => rm(this.pathOf(key), { force: true })));
+  }
+
+  async look(): Promise<Looked> {
+    if (!(await stat(this.folder)).isDirectory()) throw new Error(`${this.folder} is no folder`);
+    await access(this.folder, constants.R_OK | constants.W_OK);
+    return {};
   }
 
   giveUp(): void {

@@ -3,9 +3,10 @@
 // answered soon or has failed, and after a failure it is left alone for a while. What it loses is computed again. Reads
 // and writes fail apart: a full server still gives what it has.
 
-import { redactMessage, type Logger } from '@shoal/core';
+import { randomUUID } from 'node:crypto';
+import { redactMessage, type Logger, type PayloadServerFacts } from '@shoal/core';
 import { backoffMs, type Backoff } from '@shoal/core/base';
-import type { Bodies, Remark } from './bodies.ts';
+import type { Bodies, Looked, Remark } from './bodies.ts';
 
 export interface PayloadServerOptions {
   /** As pointers have it. */
@@ -21,6 +22,10 @@ const ANSWER_MS = 3_000;
 /** One that fails and answers by turns is told of so often, unless so many questions in a row fail. */
 const TELL_EVERY_MS = 60_000;
 const IN_A_ROW = 3;
+/** What is told of a failure; a log line has all of it. */
+const MOST_CHARACTERS = 200;
+/** So long lies what is only to see whether a server takes something. */
+const TRIED_MS = 60_000;
 /** How long it is left alone after failures in a row. */
 const PAUSE: Backoff = { firstMs: 500, mostMs: 30_000 };
 
@@ -35,6 +40,7 @@ export class PayloadServer {
   /** Since that was told. */
   private failures = 0;
   private readonly trouble = { read: new Trouble(), write: new Trouble() };
+  private memory: Looked['memory'];
 
   constructor({ name, bodies, log }: PayloadServerOptions) {
     this.name = name;
@@ -45,6 +51,31 @@ export class PayloadServer {
   /** Which place that is, where its name does not say it. */
   get where(): string | undefined {
     return this.bodies.where;
+  }
+
+  /** As of the last question; since when one fails, by this machine's clock. */
+  get facts(): PayloadServerFacts {
+    const { read, write } = this.trouble;
+    const { memory, name } = this;
+    const failing = write.failures > 0 ? write : read;
+    if (failing.failures === 0) return { name, memory };
+    const what = failing === write ? 'takes no body' : 'gives nothing';
+    const problem = `${what} (${failing.reason})`.slice(0, MOST_CHARACTERS);
+    return { name, problem, sinceMs: failing.sinceMs, memory: read.failures > 0 ? undefined : memory };
+  }
+
+  /**
+   * For `facts` while nobody has a body for it. One that failed, and has been left alone since, is tried with some bytes:
+   * that it answers does not say that it takes them again.
+   */
+  async look(): Promise<void> {
+    const { read, write } = this.trouble;
+    if (this.isInTrouble && !read.isFresh && !write.isFresh) await this.tryAgain();
+    try {
+      this.memory = (await this.inTime(this.bodies.look())).memory;
+    } catch (error) {
+      this.failed('read', error);
+    }
   }
 
   /** It did not take something a moment ago: whoever has another way takes that one. */
@@ -106,6 +137,13 @@ export class PayloadServer {
     }
   }
 
+  private async tryAgain(): Promise<void> {
+    const key = `{shoal}:tried:${randomUUID()}`;
+    await this.put(key, Buffer.from('tried'), TRIED_MS).catch(ignored);
+    await this.get(key).catch(ignored);
+    this.drop([key]);
+  }
+
   private async judged<Value>(kind: 'read' | 'write', answer: Promise<Value>): Promise<Value> {
     try {
       const value = await this.inTime(answer);
@@ -139,7 +177,7 @@ export class PayloadServer {
   private failed(kind: 'read' | 'write', error: unknown): void {
     this.failures++;
     if (this.trouble[kind].isFresh) return; // asked together with the one that failed first
-    this.trouble[kind].grow();
+    this.trouble[kind].grow(redactMessage(error));
     if (this.told === 'fails' || !(this.isTimeFor('fails') || this.trouble[kind].failures >= IN_A_ROW)) return;
     const { failures } = this;
     this.tell('fails');
@@ -164,17 +202,28 @@ export class PayloadServer {
   }
 }
 
+/** As that of a body, it is told by the server's facts and log line. */
+function ignored(): void {
+  // nobody waits for what was tried
+}
+
 /** Failures of one kind of questions. */
 class Trouble {
   /** In a row. */
   failures = 0;
+  /** Of the last one, in words. */
+  reason = '';
+  /** When the first was, epoch ms by this machine's clock. */
+  sinceMs = 0;
   private freshUntilMs = 0;
 
   get isFresh(): boolean {
     return performance.now() < this.freshUntilMs;
   }
 
-  grow(): void {
+  grow(reason: string): void {
+    if (this.failures === 0) this.sinceMs = Date.now();
+    this.reason = reason;
     this.freshUntilMs = performance.now() + backoffMs(this.failures++, PAUSE);
   }
 

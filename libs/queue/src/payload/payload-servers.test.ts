@@ -128,6 +128,9 @@ test.each<[string, RegExp, (server: TestServer) => Promise<unknown>, (server: Te
       expect(await payloads.put(id, 'k', Buffer.from('x'), 60_000)).toBe(nameOf(second));
       await payloads.get({ store: nameOf(servers[0]!), key: 'k' }).catch(() => undefined);
     }
+    const [broken, other] = payloads.facts();
+    expect(broken).toMatchObject({ problem: expect.stringMatching(reason), sinceMs: expect.any(Number) });
+    expect(other).toEqual({ name: nameOf(second) });
     expect(log.messages('warn')).toHaveLength(1);
     expect(log.lines.find(({ level }) => level === 'warn')?.fields).toMatchObject({
       reason: expect.stringMatching(reason),
@@ -137,10 +140,31 @@ test.each<[string, RegExp, (server: TestServer) => Promise<unknown>, (server: Te
       .poll(() => payloads.put(id, 'k', Buffer.from('x'), 60_000), { timeout: 20_000 })
       .toBe(nameOf(servers[0]!));
     await payloads.get({ store: nameOf(servers[0]!), key: 'k' });
+    expect(payloads.facts()).toEqual([{ name: nameOf(servers[0]!) }, { name: nameOf(second) }]);
     expect(log.messages('warn')).toHaveLength(1);
     expect(log.messages('info')).toEqual(['the payload server answers again']);
   },
 );
+
+test('one that nobody has bodies for is looked at, and tried with some bytes once it has failed', async () => {
+  const one = await start();
+  const log = new RecordingLogger();
+  const payloads = await connect([one], log);
+  const [before] = await payloads.look();
+  expect(before).toMatchObject({ name: nameOf(one), memory: { usedBytes: expect.any(Number), maxBytes: 0 } });
+  await one.command('CONFIG', 'SET', 'maxmemory', '1');
+  expect(await payloads.put('a', 'k', Buffer.from('x'), 60_000)).toBeUndefined();
+  const [full] = await payloads.look();
+  expect(full).toMatchObject({ problem: expect.stringMatching(/^takes no body \(OOM/), memory: { maxBytes: 1 } });
+  await one.command('CONFIG', 'SET', 'maxmemory', '0');
+  await expect.poll(async () => (await payloads.look())[0]?.problem, { timeout: 20_000 }).toBeUndefined();
+  expect(log.messages('info')).toEqual(['the payload server answers again']);
+  await expect.poll(() => one.command('DBSIZE')).toBe(0);
+  await one.kill9();
+  await expect
+    .poll(async () => (await payloads.look())[0])
+    .toMatchObject({ problem: expect.stringMatching(/ECONN|closed/i) });
+});
 
 test('where no server takes it, nobody waits and the caller is told', async () => {
   const one = await start();

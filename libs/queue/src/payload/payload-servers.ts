@@ -8,7 +8,7 @@ import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { crc32 } from 'node:zlib';
 import { ShoalError, elsewhere, lost } from '@shoal/contract';
-import { redactMessage, redactUrl, type Logger } from '@shoal/core';
+import { redactMessage, redactUrl, type Logger, type PayloadServerFacts } from '@shoal/core';
 import { BufferPool } from '@shoal/core/base';
 import { countPayload } from '../redis/process-counts.ts';
 import type { Bodies, Remark } from './bodies.ts';
@@ -35,6 +35,8 @@ const MOST_TRIED = 2;
 const MOST_NOTED = 50_000;
 /** So long lies what is only to see whether a server works. */
 const TRIED_MS = 60_000;
+/** How long it may take until is known how a server fares that nobody has a body for. */
+const LOOK_EVERY_MS = 30_000;
 /** Pointers have 255 bytes for a name. */
 const MAX_PATH_BYTES = 250;
 
@@ -59,6 +61,7 @@ export class PayloadServers {
   /** Bodies are read into its memory. */
   readonly pool: BufferPool;
   private readonly servers: ReadonlyMap<string, PayloadServer>;
+  private looking: NodeJS.Timeout | undefined;
   /** What lies there for jobs of this process, by job. */
   private readonly noted = new Map<string, PayloadPlace[]>();
 
@@ -122,6 +125,24 @@ export class PayloadServers {
     return Promise.all([...this.servers.values()].map((server) => triedWith(server, key)));
   }
 
+  /** How each fares, in the order of the setting, as of the last question to it. */
+  facts(): readonly PayloadServerFacts[] {
+    return [...this.servers.values()].map(({ facts }) => facts);
+  }
+
+  /** The same as of now, with what says which place one is where its name does not. */
+  async look(): Promise<readonly (PayloadServerFacts & { readonly where?: string | undefined })[]> {
+    const servers = [...this.servers.values()];
+    await Promise.all(servers.map((server) => server.look()));
+    return servers.map(({ facts, where }) => ({ ...facts, where }));
+  }
+
+  /** From now on, until it is closed, nothing that `facts` tells is older than half a minute. */
+  keepLooking(): void {
+    this.looking ??= setInterval(() => void this.look(), LOOK_EVERY_MS).unref();
+    void this.look();
+  }
+
   /** What is to be deleted once the job is over. Of too many the oldest are left to their time to live. */
   note(jobId: string, place: PayloadPlace): void {
     const places = this.noted.get(jobId);
@@ -147,6 +168,7 @@ export class PayloadServers {
 
   /** Safe to call twice. */
   async close(): Promise<void> {
+    clearInterval(this.looking);
     await Promise.all([...this.servers.values()].map((server) => server.close()));
   }
 }

@@ -16,6 +16,7 @@ import {
 } from '../redis/connection.ts';
 import { inParts } from '../redis/in-parts.ts';
 import { askAll, bytesOf, valueOf, type Command, type RetryOptions } from '../redis/command-pipeline.ts';
+import { countPayload } from '../redis/process-counts.ts';
 import { runScriptOver, type ScriptItem } from '../redis/script.ts';
 import { STAGED_FROM_BYTES, STAGED_TTL_MS } from '../redis/staging.ts';
 import { COMMIT_RESULTS } from './lua/scripts.generated.ts';
@@ -125,6 +126,7 @@ export class RedisPayloadStore implements PayloadStore {
       return { input: await payloads.get(place) };
     } catch (error) {
       if (!isShoalError(error)) throw error;
+      countPayload('lost');
       return { input: undefined, lost: error.message };
     }
   }

@@ -4,7 +4,7 @@
 import type { BufferPool } from '@shoal/core/base';
 import { askOnce, valueOf, type Command } from '../redis/command-pipeline.ts';
 import { closeConnection, openConnection, untilReady, type Redis } from '../redis/connection.ts';
-import type { Bodies } from './bodies.ts';
+import type { Bodies, Looked } from './bodies.ts';
 
 export interface ServerBodiesOptions {
   readonly url: string;
@@ -47,6 +47,19 @@ export class ServerBodies implements Bodies {
 
   async drop(keys: readonly string[]): Promise<void> {
     await this.ask(['UNLINK', ...keys]);
+  }
+
+  /** A user who may not run INFO learns nothing of its memory. */
+  async look(): Promise<Looked> {
+    try {
+      const told = String(await this.ask(['INFO', 'memory']));
+      const field = (name: string): number => Number(new RegExp(`^${name}:(\\d+)`, 'm').exec(told)?.[1] ?? 0);
+      const usedBytes = field('used_memory') - field('mem_not_counted_for_evict');
+      return { memory: { usedBytes, maxBytes: field('maxmemory') } };
+    } catch (error) {
+      if (error instanceof Error && error.message.startsWith('NOPERM')) return {};
+      throw error;
+    }
   }
 
   giveUp(): void {

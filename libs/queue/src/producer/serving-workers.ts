@@ -4,7 +4,7 @@ import { MAX_ROWS_PER_JOB, ROWS_EVERY_WORKER_TAKES, isWithin } from '@shoal/cont
 import type { ServingWorker } from './job-producer.ts';
 
 /** Those that claim: one that is drained takes nothing. */
-export function claimingOf(workers: readonly ServingWorker[] | undefined): readonly ServingWorker[] {
+export function claimingOf<Worker extends ServingWorker>(workers: readonly Worker[] | undefined): readonly Worker[] {
   return (workers ?? []).filter(({ facts }) => facts?.isDrained !== true);
 }
 

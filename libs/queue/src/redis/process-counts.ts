@@ -6,7 +6,7 @@ export type RefusalReason = 'rows' | 'bytes' | 'tenant' | 'line' | 'memory';
 
 /**
  * What became of a body for a payload server: it is there, it went by the queue server because none took it, or it was
- * lost there before it was read, or was another by then.
+ * lost there before it was read (a result, or in an executor an input), or was another by then.
  */
 export type PayloadOutcome = 'put' | 'by_queue_server' | 'lost' | 'damaged';
 

@@ -58,10 +58,19 @@ export function bodiesConformance(name: string, fresh: () => Promise<BodiesUnder
       ]);
     });
 
+    test('can be looked at', async () => {
+      const { memory } = await bodies.look();
+      expect(memory?.usedBytes ?? Number.POSITIVE_INFINITY).toBeGreaterThan(100_000);
+    });
+
     test('says what is wrong while it is away, and works again', async () => {
       await bodies.put('kept', Buffer.from('x'), TTL_MS);
       await under.takeAway();
-      for (const asked of [() => bodies.get('kept'), () => bodies.put('other', Buffer.from('x'), TTL_MS)])
+      for (const asked of [
+        () => bodies.get('kept'),
+        () => bodies.put('other', Buffer.from('x'), TTL_MS),
+        () => bodies.look(),
+      ])
         await expect(asked()).rejects.toThrow(/\w{4}/);
       await under.giveBack();
       await expect.poll(() => bodies.put('other', Buffer.from('y'), TTL_MS), { timeout: 20_000 }).toBeUndefined();

@@ -14,6 +14,7 @@ import {
   type LoadMeter,
   type Logger,
   type Metrics,
+  type PayloadServerFacts,
   type RawClaim,
   type Settings,
   type WorkerFacts,
@@ -335,7 +336,18 @@ class Drain {
 }
 
 function factsOf(
-  { ready, meter, metricsUrl, jobVersion, maxJobRows, partFolders, payloads, workerName, besides }: WorkerLanesOptions,
+  {
+    ready,
+    meter,
+    metricsUrl,
+    jobVersion,
+    maxJobRows,
+    partFolders,
+    payloads,
+    workerName,
+    serverNowMs,
+    besides,
+  }: WorkerLanesOptions,
   lanes: readonly Lane[],
   standing: Standing,
   gate: HybridGate | undefined,
@@ -359,6 +371,8 @@ function factsOf(
     maxJobRows,
     partFolders,
     payloads,
+    payloadServers: meter.payloadServers?.map((one) => onClock(one, serverNowMs())),
+    bodies: meter.bodies,
     prompts,
     isNormalized,
     budget: meter.budget,
@@ -367,4 +381,10 @@ function factsOf(
     mainLane: gate?.choice,
     ...besides?.(),
   };
+}
+
+/** An executor knows this machine's clock alone. */
+function onClock(facts: PayloadServerFacts, serverNowMs: number): PayloadServerFacts {
+  const { sinceMs } = facts;
+  return sinceMs === undefined ? facts : { ...facts, sinceMs: Math.round(serverNowMs - (Date.now() - sinceMs)) };
 }

@@ -49,6 +49,7 @@ interface Parts {
   readonly deviceBudget: DeviceBudget;
   readonly store: RedisPayloadStore;
   readonly others: CellStores;
+  readonly payloads: PayloadServers | undefined;
   /** Of a worker that takes parts. */
   readonly ofParts:
     | {
@@ -62,9 +63,10 @@ interface Parts {
 
 await executorProcess<ExecutorSettings, JobOrder | PartOrder>(async (own) => {
   const parts = await openParts(own);
-  const { backend, deviceBudget, tokenizer, store, others, ofParts } = parts;
+  const { backend, deviceBudget, tokenizer, store, others, payloads, ofParts } = parts;
   const { executor, runner } = startExecutor(own, parts);
-  const stopTelling = tellBodies(processCounts, own.tell);
+  payloads?.keepLooking();
+  const stopTelling = tellBodies(processCounts, () => payloads?.facts(), own.tell);
   return {
     handle: (message) => {
       if (message.kind !== 'run') {
@@ -130,13 +132,17 @@ function placesOf(folders: readonly string[], log: Logger): PartPlaces {
   });
 }
 
-async function connectStore(settings: ExecutorSettings, log: Logger): Promise<Pick<Parts, 'store' | 'others'>> {
+async function connectStore(
+  settings: ExecutorSettings,
+  log: Logger,
+): Promise<Pick<Parts, 'store' | 'others' | 'payloads'>> {
   const { redisUrl, prefix, queue, cpuQueue, payloadServers } = settings;
   const clientName = `shoal:executor:${queue}`;
   const payloads =
     payloadServers === undefined ? undefined : await PayloadServers.connect({ payloadServers, clientName, log });
   const options = { prefix, queue, cpuQueue, payloads, log };
-  return { store: await RedisPayloadStore.connect({ ...options, redisUrl }), others: new CellStores(options) };
+  const store = await RedisPayloadStore.connect({ ...options, redisUrl });
+  return { store, others: new CellStores(options), payloads };
 }
 
 /** Tells the claimer that it may send work. */
