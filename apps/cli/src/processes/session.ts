@@ -147,7 +147,7 @@ async function withWorker<Result>(
       const found = await ofAll((asked, place) => liveWorkers(asked, queue, place.prefix));
       return found.flat().length;
     });
-    const waiting = new WaitingNotice(terminal, options);
+    const waiting = new WaitingNotice(terminal, { ...options, hasCells: settings.cells !== undefined });
     const failed = AbortSignal.any([keeper.failed, server.lost, waiting.tooLong]);
     try {
       const client = await ShoalClient.connect({

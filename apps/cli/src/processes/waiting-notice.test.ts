@@ -7,7 +7,7 @@ import { WaitingNotice } from './waiting-notice.ts';
 
 const OWN = { added: 4, known: 0, delivered: 1, failed: 0 };
 
-function setup(terms: { readonly isQuiet?: boolean; readonly waitLimitMs?: number } = {}) {
+function setup(terms: { readonly isQuiet?: boolean; readonly waitLimitMs?: number; readonly hasCells?: boolean } = {}) {
   const stderr = new PassThrough();
   let said = '';
   stderr.setEncoding('utf8').on('data', (text: string) => (said += text));
@@ -32,6 +32,13 @@ test.each([
   notice.tell(waiting(reason, jobs), OWN);
   await clock.advance(1);
   expect(said()).toBe(isSaid ? `shoal: nothing comes: it is ${reason}\n` : '');
+});
+
+test('a cell without workers is said: one is started only where no cell has any', async () => {
+  const { clock, notice, said } = setup({ hasCells: true });
+  notice.tell(waiting('no-worker'), OWN);
+  await clock.advance(1);
+  expect(said()).toBe('shoal: nothing comes: it is no-worker\n');
 });
 
 test('a limit ends the command with the reason, and begins anew when something came', async () => {

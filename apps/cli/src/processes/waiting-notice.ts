@@ -1,5 +1,6 @@
 // Says on the terminal why nothing comes, where somebody has to do something about it, and ends the command when that
-// lasts for longer than the person wants to wait. A worker that this command starts itself is no news here.
+// lasts for longer than the person wants to wait. A worker that this command starts itself is no news here; with cells it
+// starts one where no cell has any, so that one without workers is news.
 
 import { ShoalError } from '@shoal/contract';
 import { systemClock, type Clock } from '@shoal/core';
@@ -10,6 +11,8 @@ import { say, type Terminal } from '../terminal.ts';
 export interface WaitingTerms {
   readonly isQuiet: boolean;
   readonly waitLimitMs?: number | undefined;
+  /** The queue is spread over cells. */
+  readonly hasCells?: boolean;
 }
 
 export class WaitingNotice {
@@ -33,7 +36,7 @@ export class WaitingNotice {
 
   /** Undefined: results come again. */
   tell(found: Waiting | undefined, counts: Pick<ClientCounts, 'added' | 'known' | 'delivered' | 'failed'>): void {
-    if (found === undefined || !isNews(found, counts)) return this.stop();
+    if (found === undefined || !isNews(found, counts, this.#terms.hasCells === true)) return this.stop();
     this.#last = found.message;
     if (!this.#terms.isQuiet) say(this.#terminal, `nothing comes: ${found.message}`);
     const { waitLimitMs } = this.#terms;
@@ -59,6 +62,7 @@ export class WaitingNotice {
 function isNews(
   { reason, waiting, active }: Waiting,
   { added, known, delivered, failed }: ClientCounts | Own,
+  hasCells: boolean,
 ): boolean {
   switch (reason) {
     case 'paused':
@@ -67,7 +71,7 @@ function isNews(
       return true;
     case 'no-worker':
     case 'not-served':
-      return false;
+      return hasCells;
     case 'busy':
       return waiting + active > added + known - delivered - failed;
   }

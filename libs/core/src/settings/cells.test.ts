@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { checkCells, homeCell, readCells, redactCells, withHome } from './cells.ts';
 import { redactSettings, resolveSettings } from './config.ts';
+import { redactText } from './redact-url.ts';
 
 const A = { name: 'a', address: 'redis://one:6379' };
 const B = { name: 'b', address: 'redis://two:6379', write: false };
@@ -67,13 +68,13 @@ test.each<[string, unknown, string]>([
   [
     'a number of cells of one server',
     [{ ...A, cells: 2 }],
-    '"cells", which is the number, 1 to 64, of the cells of a cluster',
+    '"cells" of 2; it is the number, 1 to 64, of the cells of a cluster',
   ],
-  ['no number of cells', [{ name: 'a', address: 'redis+cluster://one', cells: '2' }], '"cells", which is the number'],
+  ['no number of cells', [{ name: 'a', address: 'redis+cluster://one', cells: '2' }], '"cells" of a string; it'],
   [
     'too many cells of a cluster',
     [{ name: 'a', address: 'redis+cluster://one', cells: 65 }],
-    '"cells", which is the number',
+    '"cells" of 65; it is the number',
   ],
   [
     'too long a name of them',
@@ -109,8 +110,13 @@ test('a cluster stands for cells with prefixes of their own, as an entry and as 
     { name: 'd', address, prefix: '{own.2}' },
   ]);
   for (const text of [address, `${address}?cells=`, `${address}?cells=2&cells=3`])
-    expect(() => readCells(text)).toThrow('cells: a cluster needs the number of its cells, once: redis+cluster://***@');
-  expect(() => readCells(`${address}?cells=0`)).toThrow('"cells", which is the number, 1 to 64');
+    expect(() => readCells(text)).toThrow(
+      'cells: a cluster needs the number of its cells, 1 to 64, once: redis+cluster://***@',
+    );
+  expect(() => readCells(`${address}?cells=0`)).toThrow('"cells" of 0; it is the number, 1 to 64');
+  // the example has to come through to who reads it
+  const shown = 'cells: a cluster needs the number of its cells, 1 to 64, once: redis+cluster://one:6379?cells=8';
+  expect(redactText(shown)).toBe(shown);
   expect(redactCells(`${address}?cells=3`)).toBe('redis+cluster://***@one:6379,two:6379?cells=3');
 });
 

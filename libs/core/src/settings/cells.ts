@@ -77,7 +77,9 @@ function cellsOfCluster(address: string, where: string): object {
   const parameters = query.split('&');
   const count = parameters.flatMap((one) => /^cells=(\d+)$/.exec(one)?.[1] ?? []);
   if (count.length !== 1)
-    throw invalid(where, [`a cluster needs the number of its cells, once: ${redactUrl(place)}?cells=8`]);
+    throw invalid(where, [
+      `a cluster needs the number of its cells, 1 to ${MOST_CELLS}, once: ${redactUrl(place)}?cells=8`,
+    ]);
   const others = parameters.filter((one) => !one.startsWith('cells=')).join('&');
   return { name: CELL_OF_CLUSTER, address: others === '' ? place : `${place}?${others}`, cells: Number(count[0]) };
 }
@@ -132,12 +134,16 @@ function problemsOf(cell: unknown): string[] {
     ...(cells === undefined
       ? []
       : [
-          `has "cells", which is the number, 1 to ${MOST_CELLS}, of the cells of a cluster ` +
-            '(redis+cluster://host:port,host:port)',
+          `has "cells" of ${wordsOf(cells)}; it is the number, 1 to ${MOST_CELLS}, of the cells of a cluster, whose ` +
+            'address names its nodes, such as redis+cluster://10.0.0.5:6379',
         ]),
     ...(write === undefined || typeof write === 'boolean' ? [] : ['has a "write" that is neither true nor false']),
     ...(unknown.length > 0 ? [`has ${unknown.map((key) => `"${key}"`).join(', ')}, which no cell has`] : []),
   ];
+}
+
+function wordsOf(cells: unknown): string {
+  return typeof cells === 'number' ? String(cells) : `a ${typeof cells}`;
 }
 
 /** The cells that an entry stands for: itself, or those of a cluster, NAME-0 with the prefix {shoal.0} and so on. */
@@ -199,8 +205,7 @@ export function withHome<Some extends Pick<Settings, 'cells' | 'redisUrl' | 'pre
 /** The list as it may be shown. A path is shown as it is. */
 export function redactCells(setting: string): string {
   if (cellsFile(setting) !== undefined) return setting;
-  if (CLUSTER.test(setting.trim()))
-    return redactUrl(setting.trim()).replace(/\bcells=\*+/, /\bcells=\d{1,9}\b/.exec(setting)?.[0] ?? '$&');
+  if (CLUSTER.test(setting.trim())) return redactUrl(setting.trim());
   try {
     const list = cellsIn(setting, 'cells');
     return JSON.stringify(list.map((cell) => ({ ...cell, address: redactUrl(cell.address) })));

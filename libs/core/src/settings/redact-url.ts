@@ -78,5 +78,6 @@ function pathOf(path: string | undefined, isSocket: boolean): string {
 function parameterOf(parameter: string): string {
   const [, name = '', value = ''] = /^([^=]*)=?(.*)$/s.exec(parameter) ?? [];
   if (SHOWN_PARAMETERS.has(name) && /^[a-z0-9/._%+~-]*$/i.test(value)) return parameter;
+  if (name === 'cells' && /^-?\d{1,9}$/.test(value)) return parameter; // the number of a cluster's cells
   return /^[a-z]{1,32}$/i.test(name) && parameter.includes('=') ? `${name}=${HIDDEN}` : HIDDEN;
 }

@@ -127,6 +127,14 @@ test('jobs are counted for each worker, and a cell without any is passed over un
   expect(chooseCell([], 'x')).toBeUndefined();
 });
 
+test('where neither of the two has workers a job goes to a cell that has some, until that is far fuller', () => {
+  const ids = Array.from({ length: 50 }, (_, at) => `job-${at}`);
+  expect(new Set(ids.map((id) => chooseCell(aloneServed(40), id)))).toEqual(new Set(['a']));
+  expect(ids.map((id) => chooseCell(aloneServed(500), id))).not.toContain('a');
+  const none = aloneServed(0).map((cell) => ({ ...cell, workers: 0 }));
+  expect(new Set(ids.map((id) => chooseCell(none, id))).size).toBe(4);
+});
+
 test('of two that are about as full a producer takes the one in which it has less itself, else the emptier one', () => {
   const ids = Array.from({ length: 20 }, (_, at) => `job-${at}`);
   const chosen = (a: number, b: number): ReadonlySet<string | undefined> => {
@@ -147,4 +155,9 @@ function besideUnserved(jobs: number): readonly CellLoad[] {
     { name: 'a', jobs, workers: 1 },
     { name: 'b', jobs: 10, workers: 0 },
   ];
+}
+
+/** Of four cells the first one has a worker. */
+function aloneServed(jobs: number): readonly CellLoad[] {
+  return ['a', 'b', 'c', 'd'].map((name) => ({ name, jobs: name === 'a' ? jobs : 0, workers: name === 'a' ? 1 : 0 }));
 }

@@ -1,5 +1,6 @@
 // Which cell gets a job: of the first two by rendezvous hash of its id, the one that is much emptier, else the one in which
-// fewer jobs of our own are open. Pure.
+// fewer jobs of our own are open. Where that one has no workers, it is compared with what the first two that have some
+// would give. Pure.
 //
 // Why: docs/decisions/cells.md#a-cell-is-chosen-by-the-producer-the-emptier-of-two
 
@@ -26,9 +27,15 @@ const MUCH_FULLER = 2;
 /** Undefined where there is none. */
 export function chooseCell(cells: readonly CellLoad[], id: string): string | undefined {
   const byName = new Map(cells.map((cell) => [cell.name, cell]));
-  const [first, second] = inOrder([...byName.keys()], id);
-  if (first === undefined || second === undefined) return first;
-  return isEmptier(byName.get(second)!, byName.get(first)!) ? second : first;
+  const inTurn = inOrder([...byName.keys()], id).map((name) => byName.get(name)!);
+  const chosen = emptierOfTwo(inTurn);
+  if (chosen === undefined || chosen.workers > 0) return chosen?.name;
+  const served = emptierOfTwo(inTurn.filter(({ workers }) => workers > 0));
+  return served === undefined || isEmptier(chosen, served) ? chosen.name : served.name;
+}
+
+function emptierOfTwo([first, second]: readonly CellLoad[]): CellLoad | undefined {
+  return first !== undefined && second !== undefined && isEmptier(second, first) ? second : first;
 }
 
 function isEmptier(one: CellLoad, other: CellLoad): boolean {
