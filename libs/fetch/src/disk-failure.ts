@@ -14,6 +14,8 @@ const FOUND: Readonly<Record<string, string>> = {
   EPERM: 'this user may not write there',
 };
 
+export const NO_MORE_FILES = 'the disk has space, and as many files as it can hold (df -i)';
+
 /**
  * FILE_UNWRITABLE for an error of the file system that says that nothing can be written, undefined for any other.
  * `path`: what was to be written; left out, what the error itself names.
@@ -26,10 +28,15 @@ export function diskFailure(error: unknown, path?: string): ShoalError<'FILE_UNW
   const named: unknown = path ?? Reflect.get(error, 'path');
   const file = typeof named === 'string' ? named : undefined;
   const isFull = code === 'ENOSPC' || code === 'EDQUOT';
+  const isOutOfFiles = code === 'ENOSPC' && file !== undefined && takesNoMoreFiles(file);
   return new ShoalError(
     'FILE_UNWRITABLE',
-    `${file ?? 'a file'} cannot be written: ${found} (${code}${file === undefined ? '' : spaceLeft(file)}). ` +
-      (isFull ? 'Free some space there' : `Make it writable for user ${process.getuid?.() ?? 'that runs this'}`) +
+    `${file ?? 'a file'} cannot be written: ${isOutOfFiles ? NO_MORE_FILES : found} (${code}${file === undefined ? '' : spaceLeft(file)}). ` +
+      (isOutOfFiles
+        ? 'Remove files there'
+        : isFull
+          ? 'Free some space there'
+          : `Make it writable for user ${process.getuid?.() ?? 'that runs this'}`) +
       ', or choose another folder: --cache-dir (SHOAL_CACHE_DIR) for models and the private queue server, --out for ' +
       'results, TMPDIR for what is temporary',
     { path: file, reason: code },
@@ -64,6 +71,18 @@ function accessCode(path: string): string {
     return code === 'ENOENT' && dirname(path) !== path ? accessCode(dirname(path)) : code;
   }
 }
+
+/** Whether the disk of a file that it did not take has space for its bytes, and no inode for it: ENOSPC says both. */
+export function takesNoMoreFiles(path: string): boolean {
+  try {
+    const { bavail, bsize, files, ffree } = statfsSync(path);
+    return files > 0 && ffree === 0 && bavail * bsize > SOME_BYTES; // some file systems count no files
+  } catch {
+    return dirname(path) !== path && takesNoMoreFiles(dirname(path));
+  }
+}
+
+const SOME_BYTES = 65_536;
 
 /** The free bytes of the file system that the file, or the nearest folder that exists above it, is on. */
 function spaceLeft(path: string): string {

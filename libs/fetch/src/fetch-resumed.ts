@@ -10,6 +10,7 @@ import { ask, named, type Answer, type AskOptions } from './ask.ts';
 import { hashFile, openHash, type FileDigest } from './digest.ts';
 import { onDisk } from './disk-failure.ts';
 import { fetchFailure, fetchReason } from './fetch-failure.ts';
+import { writeAt } from './file.ts';
 
 export interface Promised {
   readonly bytes: number;
@@ -178,7 +179,7 @@ async function write(url: string, part: string, answer: Answer, { start, promise
     for await (const chunk of answer.chunks()) {
       if (bytes + chunk.byteLength > promised.bytes)
         throw fetchFailure('mismatch', `${named(url)} has more than the ${promised.bytes} bytes that its list says`);
-      await file.write(chunk, 0, chunk.byteLength, bytes);
+      await writeAt(file, chunk, bytes);
       bytes += chunk.byteLength;
       options.onProgress?.(bytes);
     }

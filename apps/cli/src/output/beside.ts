@@ -3,6 +3,7 @@
 // from. Both grow in hidden files while the run goes on, so that a later run goes on with them too.
 
 import { open, readFile, rename, rm, writeFile, type FileHandle } from 'node:fs/promises';
+import { writeAt } from '@shoal/fetch';
 import type { SkippedRecord } from '../input/record-reader.ts';
 import type { RecordId } from '@shoal/worker/files/record';
 import { NPY_HEADER_BYTES, npyHeader, npyRows } from '@shoal/worker/files/npy';
@@ -98,8 +99,7 @@ export class IdList {
 
   async #write(text: string): Promise<void> {
     const bytes = Buffer.from(text);
-    for (let written = 0; written < bytes.length;)
-      written += (await this.#file!.write(bytes, written, bytes.length - written, this.#bytes + written)).bytesWritten;
+    await writeAt(this.#file!, bytes, this.#bytes);
     this.#bytes += bytes.length;
   }
 }

@@ -5,6 +5,7 @@ import type { BigIntStats } from 'node:fs';
 import { open, rename, rm, stat, type FileHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { ShoalError, invariant } from '@shoal/contract';
+import { writeAt } from '@shoal/fetch';
 import { hiddenLists } from './beside.ts';
 import { CHECKPOINT_MS, writeRunState, type RunState } from './run-state.ts';
 import { writeFailure } from '@shoal/worker/files/write-failure';
@@ -191,12 +192,6 @@ export class PartialFile {
         'perhaps by another shoal embed; run the command again',
       { file: this.#target.name },
     );
-  }
-}
-
-async function writeAt(file: FileHandle, bytes: Buffer, position: number): Promise<void> {
-  for (let written = 0; written < bytes.length;) {
-    written += (await file.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
   }
 }
 

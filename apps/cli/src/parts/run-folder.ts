@@ -111,12 +111,16 @@ export async function checkRoom(
   const carried = output.carries === true || output.withText === true ? bytes : 0;
   const needed = objectBytes({ rows, dims, dtype: output.dtype, carried });
   if (free === undefined || needed <= free) return;
-  const [need, room] = [needed, free].map((one) => `${(one / 1e9).toFixed(1)} GB`);
+  const [need, room] = [needed, free].map(inWords);
   throw new ShoalError(
     'FILE_UNWRITABLE',
     `${place.name}/ has room for ${room}, and ${rows.toLocaleString('en')} rows of ${dims} dimensions (${output.dtype}) take ` +
       `about ${need}; make room, write elsewhere, or have smaller values (--dtype f16)`,
   );
+}
+
+function inWords(bytes: number): string {
+  return bytes < 1e8 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(1)} GB`;
 }
 
 /** Whole or not at all. Refused where another run's lies there by now: somebody else works in the same folder. */

@@ -11,6 +11,7 @@ import { storeReason } from '@shoal/worker/files/object-place';
 import { ObjectSource, type OnAway } from '@shoal/worker/files/object-source';
 import { putManifest } from '@shoal/worker/files/run-manifest';
 import { writeFailure } from '@shoal/worker/files/write-failure';
+import { unreadable } from '../input/files.ts';
 
 export interface RunPlace {
   /** As it is called in messages and found by workers, without "/" at its end. */
@@ -93,7 +94,7 @@ class RunFolder implements RunPlace {
     const path = join(this.name, name);
     return readFile(path, 'utf8').catch((error: unknown) => {
       if (codeOf(error) === 'ENOENT') return undefined;
-      throw writeFailure(path, error);
+      throw unreadable(path, error);
     });
   }
 

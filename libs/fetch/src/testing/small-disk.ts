@@ -14,10 +14,11 @@ export class SmallDisk {
     this.folder = folder;
   }
 
-  /** A disk of so many bytes, or why there can be none here. */
-  static make(bytes: number): SmallDisk | string {
+  /** A disk of so many bytes and files, its own folder among them, or why there can be none here. */
+  static make(bytes: number, files?: number): SmallDisk | string {
     const folder = mkdtempSync(join(tmpdir(), 'shoal-disk-'));
-    const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', `size=${bytes},mode=700`, 'tmpfs', folder], {
+    const options = `size=${bytes},mode=700${files === undefined ? '' : `,nr_inodes=${files}`}`;
+    const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', options, 'tmpfs', folder], {
       encoding: 'utf8',
     });
     if (mounted.status === 0) return new SmallDisk(folder);

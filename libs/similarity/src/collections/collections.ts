@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { ShoalError } from '@shoal/contract';
 import { cacheFolder } from '@shoal/core';
 import { codeOf } from '@shoal/core/base';
-import { withLock } from '@shoal/fetch';
+import { withLock, writeAt } from '@shoal/fetch';
 import { crc32 } from 'node:zlib';
 import {
   aligned,
@@ -485,11 +485,6 @@ class RowsWriter {
     await writeAt(this.#file.handle, bytes, this.#at);
     this.#at += bytes.length;
   }
-}
-
-async function writeAt(file: FileHandle, bytes: Uint8Array, position: number): Promise<void> {
-  for (let written = 0; written < bytes.length;)
-    written += (await file.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
 }
 
 function bytesOf(values: Float32Array | BigUint64Array): Uint8Array {

@@ -206,6 +206,7 @@ function startExecutor(
       open: (terms, signal) => ofParts.threads.open(terms, signal),
       places: ofParts.places,
       model: { name, dims, isNormalized, device, precision },
+      workerName: settings.workerName,
       tokenizer,
       prompts: model,
       poolTokens: sizesOf(settings.limits, device).poolTokens,

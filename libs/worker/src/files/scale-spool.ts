@@ -4,6 +4,7 @@
 
 import { open } from 'node:fs/promises';
 import { ShoalError } from '@shoal/contract';
+import { writeAt } from '@shoal/fetch';
 import { writeFailure } from './write-failure.ts';
 
 /** In the place of a row without a vector. */
@@ -26,7 +27,7 @@ export class ScaleSpool {
     try {
       const file = await open(this.#path, row === 0 ? 'w' : 'r+');
       try {
-        await file.write(new Uint8Array(all.buffer), 0, all.byteLength, 4 * row);
+        await writeAt(file, new Uint8Array(all.buffer), 4 * row);
         await file.datasync();
       } finally {
         await file.close();

@@ -57,8 +57,13 @@ export class FolderTarget implements PartTarget {
       );
       if (found !== undefined) refuseOtherManifest(path, found, this.#run);
       const beside = `${path}.${randomUUID()}`;
-      await writeFile(beside, text, { flush: true });
-      await rename(beside, path);
+      try {
+        await writeFile(beside, text, { flush: true });
+        await rename(beside, path);
+      } catch (error) {
+        await rm(beside, { force: true });
+        throw error;
+      }
       await syncFolder(this.folder);
       await this.#removeLate();
     });

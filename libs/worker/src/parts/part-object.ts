@@ -11,7 +11,8 @@ import { open, readFile, rename, rm, stat, writeFile, type FileHandle } from 'no
 import { join } from 'node:path';
 import { isShoalError, partCheckpoint, partName, partTemporary, type Part } from '@shoal/contract';
 import type { Clock } from '@shoal/core';
-import type { FaultPoints } from '@shoal/core/base';
+import { codeOf, type FaultPoints } from '@shoal/core/base';
+import { writeAt } from '@shoal/fetch';
 import { CarriedEncoder } from '../files/carried-rows.ts';
 import { ParquetEncoder } from '../files/parquet-rows.ts';
 import type { Block, EncodedRows, RowEncoder, RowForm } from '../files/row-form.ts';
@@ -77,13 +78,16 @@ export class PartObject {
   /** The checkpoint that is being written; what it failed with is thrown by who waits for it. */
   #checkpointing: Promise<void> | undefined;
   #hasFailed = false;
+  /** Another claim's, which this one goes on behind; nobody needs it once a checkpoint is of this one. */
+  #goneOnFrom: string | undefined;
 
   private constructor(
     options: PartObjectOptions,
     opened: { readonly file: FileHandle; readonly encoder: RowEncoder; readonly hash: Hash },
-    from: Reached,
+    from: Reached & { readonly written?: string },
   ) {
     this.#options = options;
+    this.#goneOnFrom = from.written;
     this.#file = opened.file;
     this.#encoder = opened.encoder;
     this.#hash = opened.hash;
@@ -107,14 +111,22 @@ export class PartObject {
         if (encoder !== undefined) return new PartObject(options, { file: goneOn, encoder, hash }, found);
         await goneOn.close();
       }
-      const object = new PartObject(
-        options,
-        { file: await open(own, 'w+'), encoder: await openEncoder(form), hash: createHash('sha256') },
-        BEGINNING,
-      );
-      await object.#append(object.#encoder.head(0));
-      return object;
+      return PartObject.#begun(options, own);
     });
+  }
+
+  static async #begun(options: PartObjectOptions, own: string): Promise<PartObject> {
+    const file = await open(own, 'w+');
+    try {
+      const encoder = await openEncoder(options.form);
+      const object = new PartObject(options, { file, encoder, hash: createHash('sha256') }, BEGINNING);
+      await object.#append(encoder.head(0));
+      return object;
+    } catch (error) {
+      await file.close();
+      await rm(own, { force: true });
+      throw error;
+    }
   }
 
   get spent(): Spent {
@@ -169,6 +181,14 @@ export class PartObject {
     };
   }
 
+  /** What failed leaves only what somebody can go on with: a disk that is full would fill again with every attempt. */
+  async giveUp(): Promise<void> {
+    await this.close();
+    const checkpoint = await readCheckpoint(this.#options);
+    if (checkpoint?.written !== partTemporary(this.#options.part, this.#options.token)) await this.remove();
+    else await rm(`${this.#path}.checkpoint`, { force: true });
+  }
+
   /** Leaves it to whoever goes on. */
   async leave(): Promise<void> {
     try {
@@ -206,10 +226,7 @@ export class PartObject {
   }
 
   async #append(bytes: Buffer): Promise<void> {
-    await writing(this.#path, async () => {
-      for (let at = 0; at < bytes.length;)
-        at += (await this.#file.write(bytes, at, bytes.length - at, this.#bytes + at)).bytesWritten;
-    });
+    await writing(this.#path, () => writeAt(this.#file, bytes, this.#bytes));
     this.#hash.update(bytes);
     this.#bytes += bytes.length;
   }
@@ -226,6 +243,9 @@ export class PartObject {
     });
     this.#synced = { bytes: even.bytes, atMs: clock.nowMs() };
     this.#options.faults?.reach('part-checkpoint');
+    const before = this.#goneOnFrom;
+    this.#goneOnFrom = undefined;
+    if (before !== undefined && before !== found.written) await rm(join(folder, before), { force: true });
   }
 }
 
@@ -286,20 +306,36 @@ async function copied(
   if (facts === undefined || facts.size < bytes) return undefined;
   const isOwn = source === own;
   const file = await open(own, isOwn ? 'r+' : 'w+');
-  const from = isOwn ? file : await open(source, 'r');
+  let from = file;
   try {
+    if (!isOwn) from = await openedToRead(source);
     for (let at = 0; at < bytes;) {
       const piece = await readPiece(from, at, Math.min(COPY_BYTES, bytes - at));
+      if (piece.length === 0) throw new Cut();
       hash.update(piece);
-      if (!isOwn) await file.write(piece, 0, piece.length, at);
+      if (!isOwn) await writeAt(file, piece, at);
       at += piece.length;
     }
     await file.truncate(bytes);
     return file;
+  } catch (error) {
+    await file.close();
+    if (error instanceof Cut) return undefined;
+    if (!isOwn) await rm(own, { force: true });
+    throw error;
   } finally {
-    if (!isOwn) await from.close();
+    if (from !== file) await from.close();
   }
 }
+
+async function openedToRead(path: string): Promise<FileHandle> {
+  return open(path, 'r').catch((error: unknown) => {
+    throw codeOf(error) === 'ENOENT' ? new Cut() : error;
+  });
+}
+
+/** Somebody made the file shorter, or removed it, while it was copied. */
+class Cut extends Error {}
 
 async function readPiece(file: FileHandle, at: number, length: number): Promise<Buffer> {
   const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, at);

@@ -13,6 +13,7 @@ import {
   rm,
   stat,
   symlink,
+  truncate,
   utimes,
   writeFile,
 } from 'node:fs/promises';
@@ -36,6 +37,7 @@ import {
 import { systemClock, type JobOutcome } from '@shoal/core';
 import { noFaults, type FaultPoints } from '@shoal/core/base';
 import { RecordingLogger } from '@shoal/core/testing';
+import { SmallDisk } from '@shoal/fetch/testing';
 import { PartLedger, closeConnection, openConnection, type Redis } from '@shoal/queue/payload';
 import {
   S3Gate,
@@ -239,6 +241,10 @@ function partOf(given: Pick<Part, 'format' | 'source' | 'range'> & Partial<Part>
     ...given,
   };
 }
+
+const smallDisk = SmallDisk.make(4_096);
+if (typeof smallDisk === 'string') console.log(`a full disk is not tried: ${smallDisk}`);
+else smallDisk.remove();
 
 class Died extends Error {}
 
@@ -711,6 +717,58 @@ describe('fails by name', () => {
     await rm(join(place, 'out', `${partName(part)}.checkpoint`), { recursive: true });
     expect(await runBy(worker('c'), part)).toMatchObject({ kind: 'committed' });
   });
+
+  test('however often it fails, it leaves what somebody can go on with alone, and says on which worker', async () => {
+    const part = await linesPart({ onError: 'fail' });
+    const named = failed('INPUT_INVALID', /a number[^()]*$/);
+    expect(await runBy(worker('a', noFaults, { checkpointMs: 60_000, workerName: 'w' }), part)).toMatchObject(named);
+    expect(await out()).toEqual([]);
+    const good = await linesPart();
+    for (const [token, most] of [
+      ['b', 2_000],
+      ['c', 500],
+      ['d', 500],
+    ] as const) {
+      let rows = 0;
+      const breaking = worker(token, noFaults, { onRows: (more) => void ((rows += more) > most && breaks()) });
+      expect(await runBy(breaking, good)).toMatchObject(failed('FILE_UNREADABLE', /^EIO: i\/o error, read$/));
+    }
+    expect(await out()).toEqual([partTemporary(good, 'b'), `${partName(good)}.checkpoint`]);
+    await rm(join(place, 'docs.jsonl'));
+    expect(await runBy(worker('e', noFaults, { workerName: 'w' }), good)).toMatchObject(
+      failed('FILE_UNREADABLE', /no such file.* \(worker w\)$/),
+    );
+  });
+
+  test.skipIf(typeof smallDisk === 'string')(
+    'a disk that takes less than it was given of what a dead worker had written',
+    async () => {
+      const part = await linesPart();
+      const bytes = await reference(part);
+      const disk = SmallDisk.make(1_000_000);
+      invariant(typeof disk !== 'string', 'there was one before');
+      try {
+        const onIt = { ...part, output: { ...OUTPUT(), folder: disk.folder } };
+        const places = new PartPlaces([place, disk.folder]);
+        const own = (token: string, faults: FaultPoints): Worker =>
+          worker(token, faults, {
+            places,
+            open: (terms) => OpenPart.open(terms, { places, tooLong, clock: systemClock, faults }),
+          });
+        await expect(runBy(own('dead', diesAt('embed', 12)), onIt)).rejects.toThrow(Died);
+        disk.fill();
+        await truncate(join(disk.folder, 'filler'), (await stat(join(disk.folder, 'filler'))).size - 8_192);
+        const emptied: FaultPoints = { reach: (at) => ((at as string) === 'embed' ? disk.empty() : undefined) };
+        expect(await runBy(own('full', emptied), onIt)).toMatchObject(failed('FILE_UNWRITABLE', 'the disk is full'));
+        disk.empty();
+        expect(await runBy(own('last', noFaults), onIt)).toMatchObject({ kind: 'committed' });
+        expect(await readFile(join(disk.folder, partName(part)))).toEqual(bytes);
+        expect((await readdir(disk.folder)).toSorted()).toEqual(['docs-00000.parquet', 'docs.manifest.json']);
+      } finally {
+        disk.remove();
+      }
+    },
+  );
 
   test('an object that was removed or changed after it was done', async () => {
     const part = await linesPart();

@@ -16,6 +16,7 @@ import {
   partName,
   toFailure,
   type EmbedReturn,
+  type Failure,
   type PartResult,
 } from '@shoal/contract';
 import type { Clock, JobOutcome, Logger, PartOrder, Precision } from '@shoal/core';
@@ -46,6 +47,8 @@ export interface PartRunParts {
   readonly ledger: Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'keyOf'>;
   readonly places: PartPlaces;
   readonly model: ServedModel;
+  /** For messages. */
+  readonly workerName?: string | undefined;
   /** Rows that run and are written together. */
   readonly jobRows: JobRows;
   /** Opens source and object of a part, and what a claim before this one has written of it. `signal`: waits for nobody more. */
@@ -100,11 +103,8 @@ export class PartRun {
     } catch (error) {
       // what waited for a store was broken off
       if (this.#parts.signal?.aborted === true) throw new Left('the part is left as it is');
-      // a disk that fails while it is read is no reason to end the process
-      const isOfFiles = error instanceof Error && 'syscall' in error;
-      const isVerdict = error instanceof ShoalError && error.code !== 'QUEUE_UNREACHABLE';
-      if (!isOfFiles && !isVerdict) throw error;
-      return { kind: 'failed', jobId, token, failure: toFailure(error, 'FILE_UNREADABLE') };
+      if (!isVerdict(error)) throw error;
+      return { kind: 'failed', jobId, token, failure: this.#failureOf(error) };
     }
   }
 
@@ -122,9 +122,11 @@ export class PartRun {
     const { jobRows, checkpointMs } = this.#parts;
     const terms = { part, fingerprint, token, model: model.name, dims, jobRows, checkpointMs };
     const work = await this.#parts.open(terms, signal);
+    let isWhole = false;
     try {
       await this.#embedAll(work);
       const result: PartResult = { ...(await work.finish()), dims };
+      isWhole = true; // from now on it may be committed
       faults.reach('part-whole');
       const pointer = this.#encoded(result);
       const { resultTtlMs: ttlMs } = this.#order;
@@ -145,6 +147,7 @@ export class PartRun {
       }
     } catch (error) {
       if (error instanceof Left || signal?.aborted === true) await work.leave();
+      else if (!isWhole && isVerdict(error)) await work.giveUp().catch(() => undefined);
       throw error;
     } finally {
       await work.close();
@@ -218,6 +221,15 @@ export class PartRun {
     return { kind, jobId, token, value: this.#valueOf(result) };
   }
 
+  /** What depends on the machine that it happened on names the worker there. */
+  #failureOf(error: unknown): Failure {
+    const failure = toFailure(error, 'FILE_UNREADABLE');
+    const { workerName } = this.#parts;
+    return workerName === undefined || !OF_THE_MACHINE.includes(failure.code)
+      ? failure
+      : { ...failure, message: `${failure.message} (worker ${workerName})` };
+  }
+
   #lost(path: string): ShoalError<'PAYLOAD_LOST'> {
     const { jobId, part } = this.#order;
     return new ShoalError(
@@ -273,6 +285,14 @@ export class PartRun {
       `the part is for ${part.model.name}, and this worker serves ${this.#parts.model.name}; run the command again`,
     );
   }
+}
+
+const OF_THE_MACHINE: readonly string[] = ['FILE_UNREADABLE', 'FILE_UNWRITABLE', 'SOURCE_CHANGED'];
+
+/** Whether the part failed, and not what it ran on. A disk that fails while it is read is no reason to end the process. */
+function isVerdict(error: unknown): boolean {
+  const isOfFiles = error instanceof Error && 'syscall' in error;
+  return isOfFiles || (error instanceof ShoalError && error.code !== 'QUEUE_UNREACHABLE');
 }
 
 interface Batch extends TokenizedInput, Pick<PartTexts, 'rows' | 'place'> {}

@@ -29,6 +29,7 @@ export type PartRequest = { readonly id: number } & (
       readonly rowTokens: Block['rowTokens'];
     }
   | { readonly kind: 'finish' }
+  | { readonly kind: 'giveUp' }
   | { readonly kind: 'leave' }
   | { readonly kind: 'remove' }
   // what waits for a store is broken off, also while the part is opened

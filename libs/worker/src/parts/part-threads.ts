@@ -109,6 +109,10 @@ class ThreadedPart implements PartWork {
     return reply.done;
   }
 
+  async giveUp(): Promise<void> {
+    await this.thread.ask({ kind: 'giveUp' });
+  }
+
   async leave(): Promise<void> {
     await this.thread.ask({ kind: 'leave' });
   }

@@ -31,6 +31,8 @@ export interface PartWork {
   ): Promise<Float32Array<ArrayBuffer>>;
   /** The object is whole and where it can be committed, and its source is the same as in the beginning. */
   finish(): Promise<PartDone>;
+  /** The part has failed: keeps of its object only what somebody can go on with. */
+  giveUp(): Promise<void>;
   /** Leaves what is written to whoever goes on. */
   leave(): Promise<void>;
   /** Nobody needs the object. */
@@ -162,6 +164,12 @@ export class OpenPart implements PartWork {
     this.#faults.reach('part-written');
     await this.#target.put(written);
     return { ...written, ...this.#object.spent, refused: this.#rows.refused };
+  }
+
+  async giveUp(): Promise<void> {
+    this.#isClosed = true;
+    await this.#written.catch(() => undefined);
+    await this.#object.giveUp();
   }
 
   async leave(): Promise<void> {
