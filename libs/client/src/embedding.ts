@@ -1,7 +1,7 @@
 // What goes into the client and what comes out of it, as types. Nothing here does anything.
 
 import type { Meta, OutputDtype, ShoalError, Trace } from '@shoal/contract';
-import type { Cell, Logger, Tokenizer, Tracer } from '@shoal/core';
+import type { ListedCell, Logger, Tokenizer, Tracer } from '@shoal/core';
 import type { FaultPoints } from '@shoal/core/base';
 import type { AdmissionLimits, CancelResult, GivenConnection, Waiting } from '@shoal/queue';
 
@@ -36,7 +36,7 @@ export interface ClientOptions {
    * is open. Ids of submitted requests then end with `@` and the cell's name, and ids of your own may have no other `@`.
    * `redisUrl` says which cell is home, where similarity is asked. Default the first.
    */
-  readonly cells?: string | readonly Cell[] | undefined;
+  readonly cells?: string | readonly ListedCell[] | undefined;
   /** A cell that does not answer for so long is away: new work goes to the others. Milliseconds, default 1,000. */
   readonly cellAwayAfterMs?: number | undefined;
   /** Hash tag of every key. Default {shoal}. */

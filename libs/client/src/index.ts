@@ -1,6 +1,6 @@
 export { ShoalError, isShoalError, type ErrorCode, type Meta, type OutputDtype, type Trace } from '@shoal/contract';
 export type { CancelResult, Waiting, WaitingReason } from '@shoal/queue';
-export type { Cell } from '@shoal/core';
+export type { Cell, ListedCell } from '@shoal/core';
 export { firstRowOf } from './chunks.ts';
 export { ShoalClient } from './shoal-client.ts';
 export type { Searched } from './searched.ts';

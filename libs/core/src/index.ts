@@ -38,6 +38,7 @@ export {
   unreadable,
   withHome,
   type Cell,
+  type ListedCell,
 } from './settings/cells.ts';
 export { sizesOf } from './settings/sizes.ts';
 export type {

@@ -112,7 +112,8 @@ test('its cells lie on all nodes, have their share of a call, and each is found 
     cells.map(({ name }, at) => client.submit(texts(9), { jobId: `later-${at}@${name}` })),
   );
   expect(handles.map(({ id }) => id)).toEqual(cells.map(({ name }, at) => `later-${at}@${name}`));
-  const other = await open({ redisUrl: cluster.url, prefix: '{shoal.3}' });
+  const listed = [{ name: 'shoal', address: cluster.url, cells: COUNT }];
+  const other = await open({ cells: listed, redisUrl: cluster.url, prefix: '{shoal.3}' });
   const nine = vectors.subarray(0, (9 * vectors.length) / 600);
   for (const { id } of handles) expect((await other.job(id).result()).vectors).toEqual(nine);
   expect((await other.job('later-4').result()).rows).toBe(9);

@@ -18,6 +18,12 @@ export interface Cell {
   readonly write?: boolean | undefined;
 }
 
+/** As it stands in a list. */
+export interface ListedCell extends Cell {
+  /** Of a cluster: it stands for so many cells, 1 to 64, on the cluster's nodes. */
+  readonly cells?: number | undefined;
+}
+
 const NAME = /^[a-z0-9][a-z0-9-]{0,31}$/;
 const ADDRESS = /^(rediss?(\+(sentinel|cluster))?|unix):\/\//;
 const CLUSTER = /^rediss?\+cluster:\/\//;

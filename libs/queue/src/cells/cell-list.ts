@@ -12,13 +12,14 @@ import {
   redactMessage,
   unreadable,
   type Cell,
+  type ListedCell,
   type Logger,
 } from '@shoal/core';
 import { addressOf } from '../redis/server-address.ts';
 
 export interface CellListOptions {
   /** As the setting `cells`: a list as text, or the path of a file; or a list. */
-  readonly cells: string | readonly Cell[];
+  readonly cells: string | readonly ListedCell[];
   readonly log?: Logger | undefined;
   /** How often the file is read. Milliseconds, default 1,000. */
   readonly everyMs?: number | undefined;
