@@ -67,8 +67,8 @@ describe.runIf(program !== undefined && isNight)('in Chromium', () => {
     });
   });
 
-  async function open(keyFile?: string): Promise<void> {
-    const place = { redisUrl: server.url, prefix: PREFIX, host: '127.0.0.1', port: 0, log: noLog };
+  async function open(keyFile?: string, payloadServers?: string): Promise<void> {
+    const place = { redisUrl: server.url, payloadServers, prefix: PREFIX, host: '127.0.0.1', port: 0, log: noLog };
     dashboard = await createDashboard({ ...place, keyFile });
   }
 
@@ -157,6 +157,32 @@ describe.runIf(program !== undefined && isNight)('in Chromium', () => {
             scheme,
             act: async (page) => page.getByText('Last micro-batches').first().click(),
           }),
+        ).toEqual([]);
+  });
+
+  test('payload servers, of which one fails and one worker has none, on desktop and phone, in light and dark', async () => {
+    const payloadServers = [
+      { name: '10.0.0.5:6379', memory: { usedBytes: 3.1e9, maxBytes: 4e9 } },
+      {
+        name: '10.0.0.6:6379',
+        problem: "takes no body (OOM command not allowed when used memory > 'maxmemory'.)",
+        sinceMs: Date.now() - 200_000,
+        memory: { usedBytes: 4e9, maxBytes: 4e9 },
+      },
+      { name: 's3://shoal-payloads/production/bodies' },
+    ];
+    const bodies = { put: 412_345, byQueueServer: 17, lost: 0 };
+    for (const workerId of ['gpu-07-cuda0-00000001', 'gpu-08-cuda0-00000002'])
+      await fleet.add({ workerId, rate: wave(9_000), facts: { payloads: 'a', payloadServers, bodies } });
+    await fleet.add({ workerId: 'gpu-09-cuda0-00000003', rate: wave(9_000) });
+    await open(undefined, `${server.url},file:///no/such/folder`);
+    for (const [size, where] of [
+      [DESKTOP, 'desktop'],
+      [PHONE, 'phone'],
+    ] as const)
+      for (const scheme of ['light', 'dark'] as const)
+        expect(
+          await look('/', `payloads-${where}-${scheme}`, ['payload servers differ', 'live, as of'], { size, scheme }),
         ).toEqual([]);
   });
 

@@ -6,7 +6,7 @@ import type { AddressInfo } from 'node:net';
 import { fastify, type FastifyInstance } from 'fastify';
 import type { Logger, StoreFolders } from '@shoal/core';
 import { hostGuard, listenFailure, type HostGuard } from '@shoal/ops';
-import { BoardQueues, FleetSurvey, mainLanes, writeAudit } from '@shoal/queue';
+import { BoardQueues, FleetSurvey, PayloadWatch, mainLanes, writeAudit } from '@shoal/queue';
 import { DashboardKeys } from './access/dashboard-keys.ts';
 import { Gate } from './access/gate.ts';
 import { TrustedProxy } from './access/proxy.ts';
@@ -25,6 +25,8 @@ export interface DashboardOptions {
   readonly redisUrl: string;
   /** As the setting: a table of them is shown, and the rest is of the one at `redisUrl`. */
   readonly cells?: string | undefined;
+  /** As the setting: how each fares with this process is shown beside how it does with workers. */
+  readonly payloadServers?: string | undefined;
   readonly prefix: string;
   readonly host: string;
   /** Names besides those of this machine that it answers to: the setting httpHosts. */
@@ -58,6 +60,7 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const {
     redisUrl,
     cells: listed,
+    payloadServers,
     prefix,
     host,
     port,
@@ -74,6 +77,9 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const survey = await FleetSurvey.connect({ redisUrl, prefix, log });
   const reader = new FleetReader({ survey, redisUrl, prefix, log });
   const cells = listed === undefined ? undefined : new CellsReader({ cells: listed, redisUrl, prefix, log });
+  const payloads =
+    payloadServers === undefined ? undefined : new PayloadWatch({ payloadServers, clientName: 'shoal:dashboard' });
+  void payloads?.read(); // so that the first page waits for none that is away
   const app = fastify({
     forceCloseConnections: true,
     http: { requireHostHeader: false },
@@ -89,8 +95,12 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
   const names = new QueueNames({ find: () => queues.find(), show: addBoard(app), log });
   names.findWhenAsked(app, `${BOARD_PATH}/api/queues`);
   const readFleet = async (): ReturnType<FleetReader['read']> => {
-    const [reading, read] = await Promise.all([names.now().then((known) => reader.read(known)), cells?.read()]);
-    return read === undefined ? reading : { ...reading, cells: read };
+    const [reading, read, payloadsHere] = await Promise.all([
+      names.now().then((known) => reader.read(known)),
+      cells?.read(),
+      payloads?.readSoon(),
+    ]);
+    return { ...reading, ...(read !== undefined && { cells: read }), payloadsHere };
   };
   const live = new LivePages({ read: readFleet, find: (request) => gate.find(request), log });
   const tools = { redisUrl, prefix, log, queue: async (name: string) => reader.queue(await names.known(name)) };
@@ -106,7 +116,14 @@ export async function createDashboard(options: DashboardOptions): Promise<Dashbo
     (stopping ??= (async () => {
       live.stop();
       await app.close();
-      await Promise.all([queues.close(), reader.close(), cells?.close(), metrics.stop(), survey.close()]);
+      await Promise.all([
+        queues.close(),
+        reader.close(),
+        cells?.close(),
+        payloads?.close(),
+        metrics.stop(),
+        survey.close(),
+      ]);
     })());
   try {
     await app.listen({ host, port });

@@ -233,3 +233,31 @@ test('cells are a table: who is home, who takes no new work, who is away; withou
     await other.stop();
   }
 });
+
+test('payload servers are a table: with whom each fails, from here too; who has others is named; without any there is none', async () => {
+  expect((await get('/')).text).not.toContain('Payload servers');
+  const [near, away] = [new URL(server.url).host, '127.0.0.1:1'];
+  const failing = { name: away, problem: 'gives nothing (ECONNREFUSED)', sinceMs: Date.now() - 90_000 };
+  const memory = { usedBytes: 3e9, maxBytes: 4e9 };
+  const bodies = { put: 1_234, byQueueServer: 5, lost: 0 };
+  const payloadServers = [{ name: near, memory }, failing];
+  await fleet.add({ workerId: 'one-00000001', facts: { payloads: 'a', bodies, payloadServers } });
+  await fleet.add({ workerId: 'two-00000002' });
+  const options = { redisUrl: server.url, prefix: PREFIX, host: '127.0.0.1', port: 0, log: noLog };
+  const page = await createDashboard({ ...options, payloadServers: `${server.url},redis://${away}` });
+  try {
+    const text = plain(await (await fetch(page.url)).text());
+    expect(text).toMatch(/127.0.0.1:1 fails for \d+ (?:s|min) fails 1 of 2 – – server/);
+    expect(text).toMatch(/127.0.0.1:\d+ answers answers 1 of 2 [\d.]+ MB none server/);
+    expect(text).toContain('1,234 results put there, 5 by the queue server, 0 inputs lost there');
+    expect(text).toMatch(
+      /Look: payload server 127.0.0.1:1 gives nothing \(ECONNREFUSED\), as one-00000001 sees it; .* shoal doctor/,
+    );
+    expect(text).toMatch(
+      /Look: payload servers differ: one-00000001 has .*; two-00000002 has none; until all have the same/,
+    );
+  } finally {
+    await page.stop();
+  }
+  expect((await get('/')).text).toMatch(/not in the settings here 1 of 2 3 GB \(75 %\) 4 GB/);
+});

@@ -18,6 +18,7 @@ process.exit(
       const { url, stop } = await createDashboard({
         redisUrl,
         cells: settings.cells,
+        payloadServers: settings.payloadServers,
         prefix,
         host,
         hosts,

@@ -18,6 +18,7 @@ import {
   type FleetSurvey,
   type FleetSurveyed,
   type LiveWorker,
+  type PayloadsHere,
   type Redis,
   type StartingWorker,
   type SurveyedQueue,
@@ -49,6 +50,8 @@ export interface FleetReading {
   readonly queues: readonly QueueReading[];
   /** Where there are any. The rest is of the one at home. */
   readonly cells?: readonly CellReading[] | undefined;
+  /** How payload servers of the dashboard's settings fare with it; undefined: none are named, or it is not known yet. */
+  readonly payloadsHere?: PayloadsHere | undefined;
   /** Of all queues: what is reserved of the server's memory, and what of it belongs to results that nobody has read. */
   readonly reservedBytes: number;
   readonly unreadBytes: number;

@@ -3,6 +3,7 @@
 
 import { lossesIn, reasonsText, successorOf, totalOf, type ExecutorLosses, type SurveyedQueue } from '@shoal/queue';
 import { counted, spanText } from '../page/words.ts';
+import { payloadsOf } from './payloads.ts';
 import { waitingIn, type FleetReading, type QueueReading } from './fleet-reading.ts';
 
 export interface Notice {
@@ -25,6 +26,7 @@ export function noticesOf(reading: FleetReading): readonly Notice[] {
     ...ofCells(reading),
     ...reading.queues.flatMap(ofQueue),
     ...ofGone(reading),
+    ...ofPayloads(reading),
     ...losses.map(ofLosses),
   ];
   return notices.toSorted((a, b) => Number(b.isSerious) - Number(a.isSerious));
@@ -126,6 +128,12 @@ function ofLosses(losses: ExecutorLosses): Notice {
     text: `${workerId} lost its executor ${count === 1 ? 'once' : `${count} times`} in ten minutes: ${reasonsText(losses)}`,
     runbook: 'executor-losses',
   };
+}
+
+/** Nothing is lost meanwhile: the queue server carries it. */
+function ofPayloads({ queues, payloadsHere }: FleetReading): readonly Notice[] {
+  const { troubles = [] } = payloadsOf(queues, payloadsHere) ?? {};
+  return troubles.map((text) => ({ isSerious: false, text, command: 'shoal doctor' }));
 }
 
 function ofGone({ gone, queues, atMs }: FleetReading): readonly Notice[] {

@@ -5,17 +5,19 @@ import type { WorkerHistory } from '@shoal/queue';
 import type { Visitor } from '../access/visitor.ts';
 import { noticesOf, type Notice } from '../fleet/notices.ts';
 import { waitingIn, type FleetReading, type QueueReading } from '../fleet/fleet-reading.ts';
+import { payloadsOf } from '../fleet/payloads.ts';
 import { tenMinutesOf } from '../fleet/ten-minutes.ts';
 import { cellTable } from './cell-table.ts';
 import { lineChart } from './charts.ts';
 import { html, type Child, type Html } from './html.ts';
 import { page } from './layout.ts';
+import { payloadTable } from './payload-table.ts';
 import { queueTable } from './queue-table.ts';
 import { amountText, counted, shareText, spanText, timeText } from './words.ts';
 import { tenantTable } from './tenant-table.ts';
 import { goneCard, startingCard, workerCard } from './worker-card.ts';
 
-export const PARTS = ['notices', 'figures', 'cells', 'queues', 'workers', 'tenants'] as const;
+export const PARTS = ['notices', 'figures', 'cells', 'queues', 'payloads', 'workers', 'tenants'] as const;
 export type Part = (typeof PARTS)[number];
 
 /** Each part as markup, for who may see it. */
@@ -26,6 +28,7 @@ export function fleetParts(reading: FleetReading, { role }: Pick<Visitor, 'role'
     figures: figuresPart(reading),
     cells: cellTable(reading.cells),
     queues: queueTable(reading, isOperator),
+    payloads: payloadTable(payloadsOf(reading.queues, reading.payloadsHere), reading.atMs),
     workers: workersPart(reading, isOperator),
     tenants: tenantTable(reading),
   };
@@ -66,6 +69,15 @@ export function fleetPage(reading: FleetReading, visitor: Visitor): string {
           ${parts.queues}
         </div>
       </section>
+      ${
+        parts.payloads.text !== '' &&
+        html`<section aria-labelledby="payloads-title">
+          <h2 id="payloads-title">Payload servers</h2>
+          <div class="scroll" data-part="payloads" role="region" aria-label="Table of payload servers" tabindex="0">
+            ${parts.payloads}
+          </div>
+        </section>`
+      }
       <section aria-labelledby="workers-title">
         <h2 id="workers-title">Workers</h2>
         <div class="cards" data-part="workers">${parts.workers}</div>

@@ -101,6 +101,8 @@ function factsList(facts: WorkerFacts, atMs: number): Html {
         ? undefined
         : `${amountText(budget.maxPaddedTokens)} tokens a run, by ${budget.limitedBy} (${budget.source})`,
     ],
+    ['Payload servers', payloadsText(facts)],
+    ['Bodies', bodiesText(facts.bodies)],
     ['Metrics', metricsLink(metricsUrl)],
   ];
   return html`<dl>
@@ -113,6 +115,27 @@ function factsList(facts: WorkerFacts, atMs: number): Html {
           ],
     )}
   </dl>`;
+}
+
+const MOST_PAYLOAD_SERVERS = 4;
+
+/** "10.0.0.5:6379, s3://bucket/x"; of many their number, for a table has them all. */
+function payloadsText({ payloads, payloadServers }: WorkerFacts): string | undefined {
+  if (payloads === undefined) return undefined;
+  if (payloadServers === undefined) return 'not told which';
+  return payloadServers.length > MOST_PAYLOAD_SERVERS
+    ? `${payloadServers.length}, see above`
+    : payloadServers.map(({ name }) => name).join(', ');
+}
+
+/** Since it started. */
+function bodiesText(bodies: WorkerFacts['bodies']): string | undefined {
+  if (bodies === undefined) return undefined;
+  const { put, byQueueServer, lost } = bodies;
+  return (
+    `${counted(put, 'result', 'results')} put there, ${amountText(byQueueServer)} by the queue server, ` +
+    `${counted(lost, 'input', 'inputs')} lost there`
+  );
 }
 
 /** What a worker tells is written by whoever may write to the queue server: an address of another kind is no link. */

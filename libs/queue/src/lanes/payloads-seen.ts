@@ -1,7 +1,7 @@
 // The payload servers of a queue's workers at one look: which there are, how each fares as workers see it and as whoever
 // asks does, and whether all workers have the same. For `shoal fleet status` and the fleet page. Pure.
 
-import type { PayloadServerFacts } from '@shoal/core';
+import type { PayloadServerFacts, WorkerFacts } from '@shoal/core';
 import type { PayloadsHere } from '../payload/payload-watch.ts';
 import { claimingOf } from '../producer/serving-workers.ts';
 import type { LiveWorker } from './fleet.ts';
@@ -36,7 +36,7 @@ export interface PayloadsSeen {
 
 /** Undefined where neither workers nor whoever asks have any. `workers`: of one queue for embedding. */
 export function payloadsSeen(workers: readonly LiveWorker[], here?: PayloadsHere): PayloadsSeen | undefined {
-  const told = workers.flatMap(({ facts }) => facts?.payloadServers ?? []);
+  const told = workers.flatMap(({ facts }) => toldBy(facts) ?? []);
   const names = [...new Set([...told, ...(here?.servers ?? [])].map(({ name }) => name))].toSorted();
   if (names.length === 0 && !workers.some(({ facts }) => facts?.payloads !== undefined) && here === undefined)
     return undefined;
@@ -45,9 +45,17 @@ export function payloadsSeen(workers: readonly LiveWorker[], here?: PayloadsHere
   return { servers, sets, troubles: [...servers.flatMap(ofFailing), ...ofSets(sets), ...ofHere(sets, here)] };
 }
 
+/** Whatever a worker, or somebody else, has put there. */
+function toldBy(facts: WorkerFacts | undefined): readonly PayloadServerFacts[] | undefined {
+  const told: unknown = facts?.payloadServers;
+  return Array.isArray(told)
+    ? told.filter((one: PayloadServerFacts | null) => typeof one?.name === 'string')
+    : undefined;
+}
+
 function serverSeen(name: string, workers: readonly LiveWorker[], here: PayloadsHere | undefined): PayloadServerSeen {
   const told = workers.flatMap(({ workerId, facts }) => {
-    const found = facts?.payloadServers?.find((one) => one.name === name);
+    const found = toldBy(facts)?.find((one) => one.name === name);
     return found === undefined ? [] : [{ workerId, ...found }];
   });
   const looked = here?.servers.find((one) => one.name === name);
@@ -74,7 +82,10 @@ function setsOf(workers: readonly LiveWorker[]): readonly PayloadSet[] {
   const bySet = [...Map.groupBy(known, ({ facts }) => facts?.payloads)];
   return bySet
     .map(([id, all]): PayloadSet => {
-      const told = all.find(({ facts }) => facts?.payloadServers !== undefined)?.facts?.payloadServers;
+      const [told] = all.flatMap(({ facts }) => {
+        const servers = toldBy(facts);
+        return servers === undefined ? [] : [servers];
+      });
       const names = id === undefined ? [] : told?.map(({ name }) => name).toSorted();
       return { names, workers: all.map(({ workerId }) => workerId).toSorted() };
     })

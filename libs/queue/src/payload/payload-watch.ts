@@ -19,12 +19,14 @@ export interface PayloadWatchOptions {
 
 /** What was seen is told again for so long. */
 const FRESH_MS = 10_000;
+const SOON_MS = 1_000;
 
 export class PayloadWatch {
   private readonly options: PayloadWatchOptions;
   private opening: Promise<PayloadServers> | undefined;
   private looking: Promise<PayloadsHere> | undefined;
   private againMs = 0;
+  private last: PayloadsHere | undefined;
 
   constructor(options: PayloadWatchOptions) {
     this.options = options;
@@ -34,9 +36,18 @@ export class PayloadWatch {
   read(): Promise<PayloadsHere> {
     if (this.looking === undefined || performance.now() >= this.againMs) {
       this.againMs = performance.now() + FRESH_MS;
-      this.looking = this.look();
+      this.looking = this.look().then((seen) => (this.last = seen));
     }
     return this.looking;
+  }
+
+  /** As of the look before, where this one takes longer than a second. */
+  async readSoon(): Promise<PayloadsHere> {
+    const { last } = this;
+    if (last === undefined) return this.read();
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<PayloadsHere>((resolve) => (timer = setTimeout(resolve, SOON_MS, last)));
+    return Promise.race([this.read(), late]).finally(() => clearTimeout(timer));
   }
 
   /** Safe to call twice. */
