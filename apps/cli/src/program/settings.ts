@@ -85,7 +85,7 @@ export const SETTING_FLAGS = {
   batchS3Endpoint: ['url', 'server of s3://… where it is not AWS'],
   batchMaxFileBytes: ['bytes', 'most bytes of a file of a batch'],
   batchMaxLines: ['n', 'most lines of a batch'],
-  batchPartLines: ['n', 'lines of a part of a batch that workers read by themselves'],
+  batchPartLines: ['n', 'lines of a batch that workers read by themselves, at least'],
   batchJobsInFlight: ['n', 'jobs that batches have on the queue at a time'],
   batchRetentionDays: ['days', 'how long files, batches and jobs are kept; 0: for good'],
   maxOpenBatches: ['n', 'most batches of a tenant that have not ended'],

@@ -17,6 +17,8 @@ const LINES = process.env['SHOAL_TEST_NIGHTLY'] === undefined ? 1_000 : 100_000;
 const MODEL = 'tiny-random';
 /** One line in so many has a body that is refused. */
 const WRONG_EVERY = 97;
+/** And one in so many is of another kind: by parts the queue answers it all the same. */
+const UNLIKE_EVERY = 89;
 
 let server: TestServer;
 let folder: string;
@@ -57,7 +59,7 @@ async function started(
       ...common,
       SHOAL_HTTP_PORT: '0',
       SHOAL_BATCH_JOBS_IN_FLIGHT: '8',
-      SHOAL_BATCH_PART_LINES: String(LINES / 10),
+      SHOAL_BATCH_PART_LINES: String(LINES / 5),
     }),
   ]);
   apps.push(worker, http);
@@ -75,7 +77,12 @@ function input(): string {
         custom_id: `row-${at}`,
         method: 'POST',
         url: '/v1/embeddings',
-        body: { model: MODEL, input: textOf(at), encoding_format: 'base64' },
+        body: {
+          model: MODEL,
+          input: textOf(at),
+          encoding_format: 'base64',
+          ...(at % UNLIKE_EVERY === 1 && { user: 'somebody' }),
+        },
       }),
     )
     .join('\n');

@@ -151,7 +151,6 @@ function parts(signal = new AbortController().signal, onGivenUp = async (): Prom
     folder: FOLDER,
     lane,
     calls: {
-      groupOf: () => 'group',
       embedded: (_, { vector, tokens }) => ({ body: { first: vector[0] }, tokens }),
     },
     signal,
@@ -194,6 +193,17 @@ test('whoever goes on in the middle of a part gets what is behind it, and asks f
   const own = parts();
   expect(await answers(own, 14)).toEqual(all.slice(13));
   expect(added).toEqual([partId(partOf(plan, 1))]);
+  await own.close();
+});
+
+test('parts are asked for before their first line comes, and a line between two of them is the caller’s at once', async () => {
+  plan = { ...plan, ranges: [plan.ranges[0]!, { ...plan.ranges[1]!, firstLine: 2 * LINES + 1 }] };
+  const own = parts();
+  await own.begin(LINES + 1);
+  expect(added).toEqual([partId(partOf(plan, 1))]);
+  expect(await answers(own, LINES + 1, 2 * LINES)).toEqual(Array(LINES).fill(undefined));
+  await done(1);
+  expect(await own.answerOf(2 * LINES + 1, call())).toMatchObject({ body: { first: 2 * LINES } });
   await own.close();
 });
 

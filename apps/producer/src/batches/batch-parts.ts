@@ -1,4 +1,4 @@
-// The lines of a batch that workers read and embed by themselves. Parts are asked for some ahead of where the batch is;
+// The lines of one kind of a batch that workers read and embed by themselves. Parts are asked for some ahead of where the batch is;
 // when one is done, the rows of its object answer its lines, in order. Whatever a part does not answer (a line that workers
 // could not read, one whose text had to be cut and must not be, another kind of request) is the caller's to ask.
 //
@@ -26,7 +26,7 @@ import { writtenRows, type WrittenRows } from '@shoal/worker/files/written-rows'
 import type { Call, CallAnswer, Calls, EmbeddedRow } from './calls.ts';
 import { isPassing } from './calls.ts';
 import type { PartLane } from './part-clients.ts';
-import { isOf, partOf, takersOf } from './part-plan.ts';
+import { partOf, takersOf } from './part-plan.ts';
 import type { BatchRecord, PartPlan } from './records.ts';
 import { StorageFailure, type WorkerAccess } from './storage.ts';
 
@@ -37,7 +37,7 @@ export interface BatchPartsOptions {
   readonly access: WorkerAccess;
   readonly folder: string;
   readonly lane: PartLane;
-  readonly calls: Pick<Calls, 'groupOf' | 'embedded'>;
+  readonly calls: Pick<Calls, 'embedded'>;
   /** The batch ends, or this process stops. */
   readonly signal: AbortSignal;
   /** To be noted: these parts are asked no more. */
@@ -91,14 +91,23 @@ export class BatchParts {
     this.timing = options.timing ?? TIMING;
   }
 
-  /** Lines come in order. Undefined: no part answers this one, or the batch ends. Waits until its part is done. */
-  async answerOf(line: number, call: Call): Promise<CallAnswer | undefined> {
-    const { plan, calls } = this.options;
-    if (this.isOver || !isOf(plan, call, calls) || call.texts[0]!.length > MAX_TEXT_CHARACTERS) return undefined;
-    const row = await this.rowOf(line).catch((error: unknown) => {
-      if (error instanceof StorageFailure) throw error; // the batch waits for its storage, whichever way it goes
-      return this.giveUp(reasonOf(error));
+  /** Asks for the first parts that have lines from this one on, so that workers have them when the batch is there. */
+  async begin(line: number): Promise<void> {
+    await this.orGiveUp(async () => {
+      await this.pass(line);
+      await this.patiently(() => this.addAhead());
     });
+  }
+
+  /**
+   * Lines come in order, and are of the plan's group. Undefined: no part answers this one, or the batch ends. Waits until
+   * its part is done.
+   */
+  async answerOf(line: number, call: Call): Promise<CallAnswer | undefined> {
+    const { calls } = this.options;
+    const isRow = call.kind === 'embeddings' && call.texts.length === 1 && call.texts[0]!.length <= MAX_TEXT_CHARACTERS;
+    if (this.isOver || !isRow) return undefined;
+    const row = await this.orGiveUp(() => this.rowOf(line));
     const isRefused = row?.isTruncated === true && call.asked.truncate === 'error';
     return row === undefined || isRefused ? undefined : calls.embedded(call, row);
   }
@@ -124,6 +133,15 @@ export class BatchParts {
     this.rows = undefined;
   }
 
+  private async orGiveUp<Found>(work: () => Promise<Found>): Promise<Found | undefined> {
+    try {
+      return await work();
+    } catch (error) {
+      if (error instanceof StorageFailure) throw error; // the batch waits for its storage, whichever way it goes
+      return this.giveUp(reasonOf(error));
+    }
+  }
+
   private async giveUp(reason: string): Promise<undefined> {
     const { record, onGivenUp, log } = this.options;
     log.warn({ id: record.id, reason }, 'parts of a batch are given up; its lines go through the queue');
@@ -132,16 +150,22 @@ export class BatchParts {
   }
 
   private async rowOf(line: number): Promise<EmbeddedRow | undefined> {
+    await this.pass(line);
+    const range = this.options.plan.ranges[this.at];
+    if (range === undefined || line < range.firstLine) return undefined;
+    this.rows ??= await this.whenDone(this.at);
+    return this.rows?.at(BigInt(line - 1));
+  }
+
+  /** Parts that end before this line are behind the batch. */
+  private async pass(line: number): Promise<void> {
     const { ranges } = this.options.plan;
-    const isBehind = ({ firstLine, lines }: PartPlan['ranges'][number]): boolean => line >= firstLine + lines;
-    while (this.at < ranges.length && isBehind(ranges[this.at]!)) {
+    const isBefore = ({ firstLine, lines }: PartPlan['ranges'][number]): boolean => line >= firstLine + lines;
+    while (this.at < ranges.length && isBefore(ranges[this.at]!)) {
       await this.close();
       this.at++;
       this.repeats = 0;
     }
-    if (this.at === ranges.length) return undefined;
-    this.rows ??= await this.whenDone(this.at);
-    return this.rows?.at(BigInt(line - 1));
   }
 
   // ---- a part -----------------------------------------------------------------------------------------------------
@@ -158,13 +182,16 @@ export class BatchParts {
     return undefined;
   }
 
+  private async addAhead(): Promise<void> {
+    const end = Math.min(this.options.plan.ranges.length, this.at + PARTS_AHEAD);
+    for (this.added = Math.max(this.added, this.at); this.added < end; this.added++)
+      if (!(await this.add(this.added, 'when-used-up'))) return;
+  }
+
   /** Adds what is to be asked for, and says what became of this part. */
   private async look(number: number): Promise<Done | undefined> {
     const { lane, plan } = this.options;
-    while (this.added < Math.min(plan.ranges.length, number + PARTS_AHEAD)) {
-      if (!(await this.add(Math.max(this.added, number), 'when-used-up'))) break;
-      this.added = Math.max(this.added, number) + 1;
-    }
+    await this.addAhead();
     const [entry] = await lane.ledger.entriesOf(plan.run, [number]);
     if (entry !== undefined) return this.pointed(number, entry);
     const [ending] = await lane.producer.endings([partId({ run: plan.run, number })]);

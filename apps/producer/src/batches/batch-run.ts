@@ -23,7 +23,7 @@ import type { Held } from './held.ts';
 import type { InFlight } from './in-flight.ts';
 import { linesOf, type TextLine } from './jsonl.ts';
 import type { PartClients } from './part-clients.ts';
-import { LineCutter, planOf, takersOf } from './part-plan.ts';
+import { LineCutter, planOf, takersOf, type Kind } from './part-plan.ts';
 import { answerPatiently, checkPatiently } from './patience.ts';
 import {
   newId,
@@ -198,40 +198,49 @@ export class BatchRun {
     return isLarge ? new LineCutter(calls, partsOf.lines) : undefined;
   }
 
+  /** Of the kinds of lines whose workers can read them. */
+  private async planParts(cutter: LineCutter | undefined): Promise<readonly PartPlan[] | undefined> {
+    const { store, log } = this.parts;
+    const { id, tenant } = this.held.record;
+    const kinds = cutter?.plan() ?? [];
+    const plans: PartPlan[] = [];
+    for (const [at, kind] of kinds.entries()) {
+      const plan = await this.planKind(kind, `part-${at}`).catch((error: unknown) => {
+        log.warn(
+          { err: error, id },
+          'a large batch goes through the queue: whether workers take parts could not be seen',
+        );
+      });
+      if (plan !== undefined) plans.push(plan);
+    }
+    if (plans.length === 0) {
+      if (kinds.length > 0) await store.storage.forWorkers?.clear(store.partsFolder(tenant, id));
+      return undefined;
+    }
+    const ranges = plans.flatMap((plan) => plan.ranges);
+    const lines = ranges.reduce((sum, range) => sum + range.lines, 0);
+    log.info({ id, parts: ranges.length, lines }, 'a large batch is read by workers as parts of its file');
+    return plans;
+  }
+
   /** Undefined where all workers that take parts of the model do not have this storage in their folders, or nobody does. */
-  private async planParts(cutter: LineCutter | undefined): Promise<PartPlan | undefined> {
+  private async planKind(kind: Kind, stem: string): Promise<PartPlan | undefined> {
     const { partsOf, store, log } = this.parts;
     const { record } = this.held;
     const { id, tenant, input_file_id: fileId } = record;
     const access = store.storage.forWorkers;
-    const cut = cutter?.plan();
-    if (cut === undefined || partsOf === undefined || access === undefined) return undefined;
-    try {
-      const { name } = cut.call.model;
-      if (!(await partsOf.clients.isServed(name))) return undefined;
-      const source = await access.source(store.contentKey(tenant, fileId));
-      if (source === undefined) return undefined;
-      const plan = planOf(record, cut, { source, place: await access.output(store.partsFolder(tenant, id)) });
-      const { producer } = await partsOf.clients.laneOf(name);
-      const takers = await takersOf(await producer.workers(), plan);
-      if (takers !== 'all') {
-        const why = takers === 'some' ? 'not all workers that take parts have' : 'no worker that takes parts has';
-        log.info(
-          { id, place: store.storage.place },
-          `a large batch goes through the queue: ${why} its files in partFolders`,
-        );
-        await access.clear(store.partsFolder(tenant, id));
-        return undefined;
-      }
-      log.info({ id, parts: plan.ranges.length }, 'a large batch is read by workers as parts of its file');
-      return plan;
-    } catch (error) {
-      log.warn(
-        { err: error, id },
-        'a large batch goes through the queue: whether workers take parts could not be seen',
-      );
-      return undefined;
-    }
+    const { name } = kind.call.model;
+    if (partsOf === undefined || access === undefined || !(await partsOf.clients.isServed(name))) return undefined;
+    const source = await access.source(store.contentKey(tenant, fileId));
+    if (source === undefined) return undefined;
+    const plan = planOf(record, kind, { source, place: await access.output(store.partsFolder(tenant, id)), stem });
+    const { producer } = await partsOf.clients.laneOf(name);
+    const takers = await takersOf(await producer.workers(), plan);
+    if (takers === 'all') return plan;
+    const why = takers === 'some' ? 'not all workers that take parts have' : 'no worker that takes parts has';
+    const place = store.storage.place;
+    log.info({ id, model: name, place }, `a large batch goes through the queue: ${why} its files in partFolders`);
+    return undefined;
   }
 
   /** A model that nobody serves is one mistake on all lines, and nobody wants to hear of it the next morning. */
@@ -272,50 +281,65 @@ export class BatchRun {
   }
 
   private async askAll(ended: AbortSignal, signal: AbortSignal): Promise<void> {
-    const parts = ended.aborted ? undefined : await this.openParts(signal);
+    const parts = ended.aborted ? new Map<string, BatchParts>() : await this.openParts(signal);
     try {
+      const first = this.held.record.progress.line + 1;
+      for (const some of parts.values()) await some.begin(first);
       await this.askLines(ended, signal, parts);
     } finally {
-      await parts?.close();
+      for (const some of parts.values()) await some.close();
     }
   }
 
-  private async openParts(signal: AbortSignal): Promise<BatchParts | undefined> {
+  /** By the group of the calls that they answer. */
+  private async openParts(signal: AbortSignal): Promise<ReadonlyMap<string, BatchParts>> {
     const { partsOf, store, calls, log } = this.parts;
     const { record } = this.held;
-    const { parts: plan, tenant, id } = record;
     const access = store.storage.forWorkers;
-    if (plan === undefined || partsOf === undefined || access === undefined) return undefined;
+    const opened = new Map<string, BatchParts>();
+    if (partsOf === undefined || access === undefined) return opened;
     const { clients, timing } = partsOf;
-    const [name = ''] = plan.model.name.split('@', 1);
-    const lane = await clients.laneOf(name);
-    const folder = store.partsFolder(tenant, id);
-    const onGivenUp = async (): Promise<void> => {
-      await this.held.save((batch) => ({ ...batch, parts: undefined }));
-      await access.clear(folder);
-    };
-    return new BatchParts({ record, plan, access, folder, lane, calls, signal, onGivenUp, log, timing });
+    const folder = store.partsFolder(record.tenant, record.id);
+    for (const plan of record.parts ?? []) {
+      const [name = ''] = plan.model.name.split('@', 1);
+      const lane = await clients.laneOf(name);
+      const onGivenUp = (): Promise<void> => this.partsGivenUp(plan);
+      const options = { record, plan, access, folder, lane, calls, signal, onGivenUp, log, timing };
+      opened.set(plan.group, new BatchParts(options));
+    }
+    return opened;
   }
 
-  private async askLines(ended: AbortSignal, signal: AbortSignal, parts: BatchParts | undefined): Promise<void> {
+  private async partsGivenUp({ group }: PartPlan): Promise<void> {
+    const { store } = this.parts;
+    await this.held.save((batch) => ({ ...batch, parts: batch.parts?.filter((plan) => plan.group !== group) }));
+    const { tenant, id, parts = [] } = this.held.record;
+    if (parts.length === 0) await store.storage.forWorkers?.clear(store.partsFolder(tenant, id));
+  }
+
+  private async askLines(
+    ended: AbortSignal,
+    signal: AbortSignal,
+    parts: ReadonlyMap<string, BatchParts>,
+  ): Promise<void> {
     const { progress, endpoint } = this.held.record;
     const { calls, log } = this.parts;
     const { jobRows } = this.parts.inFlight;
     const lines = ended.aborted ? undefined : await this.lines(progress);
     if (lines === undefined && !ended.aborted) throw new Error('the input file of the batch is gone');
-    const shardLines = Math.max(jobRows, parts === undefined ? SHARD_LINES : PART_SHARD_LINES);
+    const shardLines = Math.max(jobRows, parts.size === 0 ? SHARD_LINES : PART_SHARD_LINES);
     let shard = new Shard(progress.shards);
-    let group: Group | undefined;
+    /** Of the shard, by what their calls have in common. */
+    const groups = new Map<string, Group>();
     const open: Promise<void>[] = [];
     let committed = Promise.resolve();
-    const flush = async (): Promise<void> => {
-      const asked = group;
-      group = undefined;
-      const begun = asked && (await this.begin(asked, signal));
+    const flush = async (group: Group): Promise<void> => {
+      const begun = await this.begin(group, signal);
       if (begun !== undefined) shard.pending.push(begun.answered);
     };
     const close = async (): Promise<void> => {
-      await flush();
+      for (const group of groups.values()) await flush(group);
+      groups.clear();
       if (shard.entries.length === 0) return;
       const whole = shard;
       committed = committed.then(() => this.commit(whole));
@@ -323,6 +347,16 @@ export class BatchRun {
       open.push(committed);
       shard = new Shard(whole.number + 1);
       if (open.length >= OPEN_SHARDS) await open.shift();
+    };
+    const ask = async (entry: Entry, key: string | undefined, call: Call): Promise<void> => {
+      shard.rows += rowsOf(call);
+      const known = key === undefined ? undefined : groups.get(key);
+      const hasRoom = known !== undefined && known.rows + rowsOf(call) <= jobRows;
+      if (known !== undefined && !hasRoom) await flush(known);
+      const group = hasRoom ? known : new Group();
+      group.add(entry, call);
+      if (key === undefined) await flush(group);
+      else groups.set(key, group);
     };
     for await (const line of lines ?? []) {
       if (ended.aborted) break;
@@ -333,12 +367,10 @@ export class BatchRun {
         throw error;
       });
       if (call instanceof Problem) entry.answer = { problem: call };
-      else if (call !== undefined && (entry.answer = await parts?.answerOf(line.number, call)) === undefined) {
+      else if (call !== undefined) {
         const key = calls.groupOf(call);
-        if (group !== undefined && !group.takes(key, call)) await flush();
-        (group ??= new Group(key, jobRows)).add(entry, call);
-        shard.rows += rowsOf(call);
-        if (key === undefined) await flush();
+        entry.answer = key === undefined ? undefined : await parts.get(key)?.answerOf(line.number, call);
+        if (entry.answer === undefined) await ask(entry, key, call);
       }
       if (shard.entries.length % LOOK_EVERY_LINES === 0) await loopTurn(); // of parts many come at once
       if (shard.entries.length >= shardLines || shard.rows >= SHARD_ROWS) await close();
@@ -458,7 +490,7 @@ export class BatchRun {
     const parts = await this.openParts(AbortSignal.abort()).catch((error: unknown) => {
       this.parts.log.warn({ err: error }, 'parts of a batch that has ended could not be taken back');
     });
-    await parts?.cancel();
+    for (const some of parts?.values() ?? []) await some.cancel();
   }
 
   /** Whether there was anything to write. */
@@ -547,17 +579,6 @@ class Group {
   readonly entries: Entry[] = [];
   readonly calls: Call[] = [];
   rows = 0;
-  private readonly key: string | undefined;
-  private readonly mostRows: number;
-
-  constructor(key: string | undefined, mostRows: number) {
-    this.key = key;
-    this.mostRows = mostRows;
-  }
-
-  takes(key: string | undefined, call: Call): boolean {
-    return key !== undefined && key === this.key && this.rows + rowsOf(call) <= this.mostRows;
-  }
 
   add(entry: Entry, call: Call): void {
     this.entries.push(entry);

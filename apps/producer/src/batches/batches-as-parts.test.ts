@@ -21,7 +21,8 @@ import type { BatchSettings } from './batches.ts';
 
 const MODEL = 'tiny-random';
 const LINES = 260;
-const PART_LINES = 100;
+/** Fewer go through the queue; a part has an eighth, which is 13. */
+const LEAST_LINES = 100;
 const isNightly = process.env['SHOAL_TEST_NIGHTLY'] !== undefined;
 if (!isNightly) console.warn('parts of a batch in a bucket are tried at night alone, with moto (npm run test:nightly)');
 
@@ -76,7 +77,7 @@ async function stopWorkers(): Promise<void> {
 
 async function producer(change: Partial<BatchSettings> = {}, prefix = DEFAULT_PREFIX): Promise<OpenAI> {
   const batches = batchSettings(join(folder, 'batches'), {
-    partLines: PART_LINES,
+    partLines: LEAST_LINES,
     partTiming: { lookMs: 50, nobodyMs: 1_000 },
     leaseMs: 1_000,
     ...change,
@@ -192,11 +193,46 @@ const plain = (count: number, more: (at: number) => object = () => ({})): string
     return JSON.stringify({ custom_id: `row-${at}`, method: 'POST', url: '/v1/embeddings', body });
   });
 
+/** Kinds for themselves, mingled, with strangers among them, and lines that are two to a worker. */
+function mingled(): string[] {
+  const unlike = [
+    { dimensions: 8 },
+    { input: ['one', 'two'] },
+    { user: 'somebody' },
+    { normalize: true },
+    { input: '' },
+  ];
+  return [
+    ...plain(200, (at) => (at % 20 === 3 ? { input: `unlike ${at}`, ...unlike[((at / 20) % unlike.length) | 0] } : {})),
+    ...plain(130, (at) => ({ dimensions: 16, ...(at % 30 === 5 && { input: [1, 2, 3] }) })),
+    ...plain(60, (at) => (at % 2 === 0 ? { truncate: 'end' } : { dimensions: 4 })),
+    ...plain(60, (at) => (at === 30 ? {} : { truncate: 'end', input: `long ${'long '.repeat(at * 30)}` })).map(
+      (line, at) => (at === 31 ? line.replace(':', ':\r') : line),
+    ),
+    ...plain(40),
+  ].map((line, at) => line.replace(/row-\d+/, `row-${at}`));
+}
+
+test('lines of several kinds go by parts of each, and those between them by the queue, with the same output', async () => {
+  await withWorker();
+  const input = mingled();
+  const before = await jobsDone();
+  const ordinary = await expected(input);
+  const [byQueue, openai] = [(await jobsDone()) - before, await producer()];
+  const batch = await ended(openai, (await begun(openai, input)).id);
+  expect([said(GOES), said(GIVEN_UP)]).toEqual([true, false]);
+  expect(countsOf(batch)).toEqual(countsOf(ordinary.batch));
+  expect(await filesOf(openai, batch)).toEqual(ordinary.files);
+  const [goes] = log.lines.filter(({ message }) => message.includes(GOES));
+  expect(goes?.fields).toMatchObject({ parts: 30, lines: 386 });
+  expect((await jobsDone()) - before).toBeLessThan(2 * byQueue);
+  expect(await partFolders()).toEqual([]);
+});
+
 test.each([
-  ['options differ', plain(150, (at) => (at === 149 ? { dimensions: 8 } : {}))],
-  ['a line has two texts', plain(150, (at) => (at === 0 ? { input: ['one', 'two'] } : {}))],
   ['there are fewer lines', plain(99)],
-  ['a carriage return lies within a line', plain(150).map((line) => line.replace(':', ':\r'))],
+  ['lines take turns', plain(150, (at) => (at % 2 === 0 ? { dimensions: 8 } : {}))],
+  ['carriage returns lie within lines', plain(150).map((line) => line.replace(':', ':\r'))],
 ])('where %s the batch goes through the queue', async (_, input) => {
   await withWorker();
   const openai = await producer();
@@ -224,7 +260,7 @@ test('another process goes on with parts that were asked for, and no line passes
   const presence = await inName([folder]);
   const first = await producer({ partTiming: { lookMs: 50, nobodyMs: 60_000 } });
   const { id } = await begun(first, plain(350));
-  await expect.poll(waitingParts, { timeout: 10_000 }).toBe(4);
+  await expect.poll(waitingParts, { timeout: 10_000 }).toBe(27);
   await producers.pop()!.stop();
   await presence.stop();
   await startWorker();
@@ -249,7 +285,7 @@ test('a batch whose workers go away goes on through the queue', async () => {
   const presence = await inName([folder]);
   const openai = await producer();
   const { id } = await begun(openai, plain(150));
-  await expect.poll(waitingParts, { timeout: 10_000 }).toBe(2);
+  await expect.poll(waitingParts, { timeout: 10_000 }).toBe(12);
   await presence.stop();
   await startWorker({ SHOAL_PART_FOLDERS: '' });
   const { status, request_counts: counts } = await ended(openai, id);
@@ -262,7 +298,7 @@ test('a batch that is cancelled, or expires, takes its parts back, and all its l
   const presence = await inName([folder]);
   const openai = await producer({ partTiming: { lookMs: 50, nobodyMs: 60_000 } });
   const { id } = await begun(openai, plain(150));
-  await expect.poll(waitingParts, { timeout: 10_000 }).toBe(2);
+  await expect.poll(waitingParts, { timeout: 10_000 }).toBe(12);
   await openai.batches.cancel(id);
   const batch = await ended(openai, id);
   expect([batch.status, batch.request_counts]).toEqual(['cancelled', { total: 150, completed: 0, failed: 150 }]);
@@ -270,6 +306,31 @@ test('a batch that is cancelled, or expires, takes its parts back, and all its l
   const [, errors] = await filesOf(openai, batch);
   expect(errors!.match(/batch_cancelled/g)).toHaveLength(150);
   await presence.stop();
+});
+
+test('counts grow by what is stored, and are those of the files when a batch is cancelled between two parts', async () => {
+  await startWorker({ SHOAL_DEVICE: 'sim:20' });
+  const openai = await producer();
+  // a shard, and seconds of work behind it
+  const { id } = await begun(
+    openai,
+    plain(2_000, (at) => (at < 1_100 ? {} : { input: `${at} ${'long '.repeat(100)}` })),
+  );
+  const seen: number[] = [];
+  const look = async (): Promise<number> => {
+    seen.push((await openai.batches.retrieve(id)).request_counts!.completed);
+    return seen.at(-1)!;
+  };
+  await expect.poll(look, { timeout: 30_000, interval: 20 }).toBeGreaterThan(0);
+  await openai.batches.cancel(id);
+  const batch = await ended(openai, id);
+  const { completed, failed } = batch.request_counts!;
+  expect(seen).toEqual(seen.toSorted((one, other) => one - other));
+  expect([batch.status, completed + failed]).toEqual(['cancelled', 2_000]);
+  expect(completed).toBeGreaterThanOrEqual(seen.at(-1)!);
+  const counted = (await filesOf(openai, batch)).map((text) => text.split('\n').filter(Boolean).length);
+  expect(counted).toEqual([completed, failed]);
+  await stopWorkers();
 });
 
 test('ONNX Runtime gives lines of parts the vectors of requests', async () => {
@@ -281,7 +342,7 @@ test('ONNX Runtime gives lines of parts the vectors of requests', async () => {
     (
       await begun(
         openai,
-        plain(PART_LINES, () => ({ dimensions: 16 })),
+        plain(LEAST_LINES, () => ({ dimensions: 16 })),
       )
     ).id,
   );
@@ -291,11 +352,11 @@ test('ONNX Runtime gives lines of parts the vectors of requests', async () => {
     .split('\n')
     .filter(Boolean)
     .map((line) => vectorIn(JSON.parse(line).response.body.data[0]));
-  const input = Array.from({ length: PART_LINES }, (_, at) => `plain ${at}`);
+  const input = Array.from({ length: LEAST_LINES }, (_, at) => `plain ${at}`);
   const asked = await openai.embeddings.create({ model: MODEL, input, dimensions: 16, encoding_format: 'base64' });
   const wanted = asked.data.map(vectorIn);
   const apart = found.map((vector, at) => Math.max(...vector.map((value, dim) => Math.abs(value - wanted[at]![dim]!))));
-  expect([found.length, found[0]!.length]).toEqual([PART_LINES, 16]);
+  expect([found.length, found[0]!.length]).toEqual([LEAST_LINES, 16]);
   expect(Math.max(...apart)).toBeLessThan(1e-5);
 });
 

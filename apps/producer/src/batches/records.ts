@@ -71,7 +71,10 @@ export interface Ending {
   readonly errorId: string;
 }
 
-/** What is asked of workers where they read the input by themselves: what parts have in common, and which lines each has. */
+/**
+ * What is asked of workers where they read the input by themselves, for requests of one kind: what parts have in common, and
+ * which lines each has.
+ */
 export interface PartPlan {
   readonly run: string;
   readonly source: PartSource;
@@ -113,8 +116,8 @@ export interface BatchRecord {
   readonly metadata: Readonly<Record<string, string>> | null;
   readonly output_expires_after?: { readonly anchor: 'created_at'; readonly seconds: number } | undefined;
   readonly progress: Progress;
-  /** While workers read its lines by themselves. */
-  readonly parts?: PartPlan | undefined;
+  /** While workers read lines by themselves: of different kinds, each line in one part at most. */
+  readonly parts?: readonly PartPlan[] | undefined;
   /** Once its output is being put together: how it ends, and the ids of its files, whoever goes on with it. */
   readonly ending?: Ending | undefined;
   readonly lease?: Lease | undefined;

@@ -496,9 +496,9 @@ export const settingsSchema = z.strictObject({
   batchPartLines: count(0, 16_777_216)
     .default(65_536)
     .describe(
-      'Lines of a part of a batch that workers read by themselves (docs/batches.md): a batch with as many plain requests ' +
-        'for vectors, whose files lie in the partFolders of all workers that take parts of its model, goes to them as ' +
-        'parts of its file instead of through the queue server. 0: none does.',
+      'A batch with so many requests for vectors, whose files lie in the partFolders of all workers that take parts of ' +
+        'its model, goes to them as parts of its file instead of through the queue server, each of an eighth of so many ' +
+        'lines that are nearly all of one kind (docs/batches.md). 0: none does.',
     ),
   batchJobsInFlight: count(1, 4_096)
     .default(64)
