@@ -32,6 +32,21 @@ test('series of each cell bear its name under one head, and those of the process
   expect(() => parseMetrics(text)).not.toThrow();
 });
 
+test('payload servers are told with how many workers they fail for, and what they hold', async () => {
+  const held = { usedBytes: 3, maxBytes: 4 };
+  const full = { name: 'a:6379', workers: ['one', 'two'], failing: [{}], memory: held };
+  const payloadServers = [full, { name: 's3://b', workers: ['one'], failing: [] }];
+  const text = await metricsOf(true, { ...NOTHING, payloadServers });
+  expect(text.match(/^shoal_payload_server.*$/gm)).toEqual([
+    'shoal_payload_server_workers{server="a:6379",state="answers"} 1',
+    'shoal_payload_server_workers{server="a:6379",state="fails"} 1',
+    'shoal_payload_server_workers{server="s3://b",state="answers"} 1',
+    'shoal_payload_server_workers{server="s3://b",state="fails"} 0',
+    'shoal_payload_server_used_bytes{server="a:6379"} 3',
+    'shoal_payload_server_limit_bytes{server="a:6379"} 4',
+  ]);
+});
+
 test('labels that are there stay, in whatever order', () => {
   const text = '# HELP shoal_queue_jobs x\n# TYPE shoal_queue_jobs gauge\nshoal_queue_jobs{queue="a b",state="x"} 1\n';
   expect(cellsText([{ cell: 'c-1', text }])).toBe(

@@ -26,10 +26,21 @@ export interface QueueTold {
   readonly quarantined: number;
   /** By version. */
   readonly parked: Readonly<Record<string, number>>;
+  /** Undefined: no worker has payload servers. */
+  readonly payloadSets?: number | undefined;
+}
+
+/** A payload server as workers see it: libs/queue's PayloadServerSeen. */
+export interface PayloadServerTold {
+  readonly name: string;
+  readonly workers: readonly string[];
+  readonly failing: readonly unknown[];
+  readonly memory?: { readonly usedBytes: number; readonly maxBytes: number } | undefined;
 }
 
 export interface FleetTold {
   readonly queues: readonly QueueTold[];
+  readonly payloadServers?: readonly PayloadServerTold[];
   readonly reservedBytes: number;
   readonly unreadBytes: number;
 }
@@ -66,6 +77,10 @@ const OF_QUEUES = [
   'shoal_queue_reserved_bytes',
   'shoal_queue_unread_bytes',
   'shoal_queue_left_rows_total',
+  'shoal_queue_payload_sets',
+  'shoal_payload_server_workers',
+  'shoal_payload_server_used_bytes',
+  'shoal_payload_server_limit_bytes',
   'shoal_exporter_queues',
   'shoal_exporter_scrape_duration_seconds',
 ] as const;
@@ -90,11 +105,20 @@ export function createExporterMetrics({
   return { contentType: registry.contentType, text: () => registry.text(), roundTrip };
 }
 
-function tellFleet(registry: Registry, { queues, reservedBytes, unreadBytes }: FleetTold): void {
+function tellFleet(registry: Registry, { queues, payloadServers = [], reservedBytes, unreadBytes }: FleetTold): void {
   registry.set('shoal_exporter_queues', {}, queues.length);
   registry.set('shoal_queue_reserved_bytes', {}, reservedBytes);
   registry.set('shoal_queue_unread_bytes', {}, unreadBytes);
   for (const queue of queues) tellQueue(registry, queue);
+  for (const server of payloadServers) tellPayloadServer(registry, server);
+}
+
+function tellPayloadServer(registry: Registry, { name: server, workers, failing, memory }: PayloadServerTold): void {
+  registry.set('shoal_payload_server_workers', { server, state: 'answers' }, workers.length - failing.length);
+  registry.set('shoal_payload_server_workers', { server, state: 'fails' }, failing.length);
+  if (memory === undefined) return;
+  registry.set('shoal_payload_server_used_bytes', { server }, memory.usedBytes);
+  if (memory.maxBytes > 0) registry.set('shoal_payload_server_limit_bytes', { server }, memory.maxBytes);
 }
 
 const CLASSES = EXPORTER_METRICS.shoal_queue_oldest_waiting_seconds.labels.class;
@@ -115,6 +139,7 @@ function tellQueue(registry: Registry, told: QueueTold): void {
   if (backlog.seconds !== undefined) registry.set('shoal_queue_backlog_seconds', { queue }, backlog.seconds);
   for (const state of EXPORTER_METRICS.shoal_queue_workers.labels.state)
     registry.set('shoal_queue_workers', { queue, state }, workers[state]);
+  if (told.payloadSets !== undefined) registry.set('shoal_queue_payload_sets', { queue }, told.payloadSets);
   registry.set('shoal_queue_paused', { queue }, told.isPaused ? 1 : 0);
   registry.set('shoal_queue_quarantined', { queue }, told.quarantined);
   for (const [version, count] of Object.entries(told.parked))

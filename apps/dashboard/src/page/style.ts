@@ -67,7 +67,7 @@ table{border-collapse:collapse;width:100%;font-size:.93rem}
 caption{text-align:left;padding:.5rem .8rem;color:var(--soft);font-size:.87rem;max-width:calc(100vw - 2rem)}
 th,td{text-align:left;padding:.4rem .8rem;border-top:1px solid var(--edge);vertical-align:top}
 thead th,thead th.n{border-top:0;color:var(--soft);font-weight:600;font-size:.87rem;white-space:normal;vertical-align:bottom}
-tbody th{white-space:nowrap}tbody th.long{white-space:normal;overflow-wrap:anywhere;min-width:8rem}
+tbody th{white-space:nowrap}tbody th.long{white-space:normal;overflow-wrap:anywhere;min-width:9rem}
 td .row{flex-wrap:nowrap}
 .scroll th,.scroll td{padding:.4rem .6rem}
 td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}

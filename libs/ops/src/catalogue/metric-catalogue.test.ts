@@ -50,6 +50,7 @@ test('labels without a closed set are those whose values the machine or the flee
     ['cell', 'commit', 'device', 'encoder', 'gpu_uuid', 'kind', 'model', 'precision', 'queries', 'queue'].concat([
       'revision',
       'route',
+      'server',
       'status',
       'version',
       'worker',

@@ -1,6 +1,7 @@
 // What is said of a metric before it is made: prom-client's objects, docs/metrics.md, and the checks of rules and boards
 // are all made from these. A label has a closed set of values or, marked FEW, values that this machine or this fleet
-// bounds: a card's index, a queue's name, a route's pattern. Ids, texts, tenants and addresses are never labels.
+// bounds: a card's index, a queue's name, a route's pattern, the payload servers of a setting. Ids, texts, tenants and
+// addresses of callers are never labels.
 
 /** Values that are not listed here, but are few. */
 export const FEW = 'few';
@@ -30,6 +31,7 @@ export type MetricUnit =
   | 'refusals'
   | 'requests'
   | 'rows'
+  | 'sets'
   | 'spans'
   | 'sweeps'
   | 'texts'

@@ -30,7 +30,7 @@ export function metricsPage(): string {
     'Made from the catalogue in `libs/ops/src/catalogue` by `npm run docs`; nothing is exported under another name, and',
     'a name changes only with a line in [CHANGELOG.md](../CHANGELOG.md). Names, units and types are those of',
     '[Prometheus](https://prometheus.io/docs/practices/naming/). *Few* values are bounded by the machine or the fleet:',
-    'queues, routes, cards. Ids, texts, tenants and addresses are never labels. Which to be woken for:',
+    'queues, routes, cards, payload servers. Ids, texts, tenants and addresses of callers are never labels. Which to be woken for:',
     '[operations.md](operations.md#alerts); where each process serves them: [the same](operations.md#metrics-and-probes).',
     '',
     ...Object.entries<MetricCatalogue>(CATALOGUE).flatMap(([teller, metrics]) =>

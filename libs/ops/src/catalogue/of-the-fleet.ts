@@ -102,6 +102,32 @@ export const OF_THE_FLEET = {
     help: 'Rows that have left a queue, as the queue server counts them where room was reserved; its rate drains the queue.',
     labels: { queue: FEW },
   },
+  shoal_queue_payload_sets: {
+    type: 'gauge',
+    unit: 'sets',
+    help:
+      'Sets of payload servers that workers which claim from a queue have, having none among them; more than 1: ' +
+      'everything goes by the queue server. Missing where nobody has any.',
+    labels: { queue: FEW },
+  },
+  shoal_payload_server_workers: {
+    type: 'gauge',
+    unit: 'workers',
+    help: 'Workers that have a payload server, by whether it answers them or the last question to it failed.',
+    labels: { server: FEW, state: ['answers', 'fails'] },
+  },
+  shoal_payload_server_used_bytes: {
+    type: 'gauge',
+    unit: 'bytes',
+    help: 'Memory that a Valkey or Redis server holds that is a payload server, as a worker was told by it.',
+    labels: { server: FEW },
+  },
+  shoal_payload_server_limit_bytes: {
+    type: 'gauge',
+    unit: 'bytes',
+    help: 'The most that it may hold (maxmemory); missing where it has no limit.',
+    labels: { server: FEW },
+  },
   shoal_exporter_queues: {
     type: 'gauge',
     unit: 'queues',

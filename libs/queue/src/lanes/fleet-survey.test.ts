@@ -57,6 +57,17 @@ describe('of a server', () => {
     expect(placed?.backlog).toEqual({ tokens: undefined, tokensPerSecond: undefined, seconds: MOST_BACKLOG_SECONDS });
   });
 
+  test('payload servers of all queues, and how many sets of them the workers of one have', async () => {
+    const payloadServers = [{ name: 'a:6379', problem: 'takes no body (OOM)', sinceMs: 1 }];
+    await show('embed-x', 'has', { payloads: 'set', payloadServers });
+    await show('embed-x-cpu', 'has', { payloads: 'set', payloadServers });
+    await show('embed-x', 'has-none');
+    await show('embed-y', 'has-none-either');
+    const read = await survey.read(['embed-x', 'embed-x-cpu', 'embed-y']);
+    expect(read.queues.map(({ payloadSets }) => payloadSets)).toEqual([2, 1, undefined]);
+    expect(read.payloadServers).toMatchObject([{ name: 'a:6379', workers: ['has'], failing: [{ workerId: 'has' }] }]);
+  });
+
   test('workers by state, a pause, quarantine, and room that is reserved', async () => {
     await add(place.queue('embed-x'), 'bulk', 3);
     await show('embed-x', 'claims');

@@ -17,6 +17,7 @@ import { quarantineQueue } from './quarantine-queue.ts';
 import { parkedJobs, totalOf, type ParkedJobs } from '../worker/parking.ts';
 import { findWrongKeys, isWrongType, queueDamaged } from '../upkeep/queue-keys.ts';
 import { liveFacts, standingSeen, startingWorkersOf, type LiveWorker, type StartingWorker } from './fleet.ts';
+import { payloadsSeen, type PayloadServerSeen } from './payloads-seen.ts';
 import { SURVEY_QUEUE } from './lua/scripts.generated.ts';
 import { ALL_WORKERS } from './worker-presence.ts';
 
@@ -48,6 +49,8 @@ export interface SurveyedQueue {
   readonly quarantined: number;
   /** By the version of their format; they do not count as delayed. */
   readonly parked: ParkedJobs;
+  /** How many different sets of payload servers those that claim have, none among them; undefined: nobody has any. */
+  readonly payloadSets?: number | undefined;
 }
 
 export interface Backlog {
@@ -70,6 +73,8 @@ export interface FleetSurveyed {
   readonly atMs: number;
   readonly queues: readonly SurveyedQueue[];
   readonly unread: readonly UnreadQueue[];
+  /** Of workers of all queues. */
+  readonly payloadServers: readonly PayloadServerSeen[];
   /** Of all queues: what is reserved of the server's memory, and what of it belongs to results that nobody has read. */
   readonly reservedBytes: number;
   readonly unreadBytes: number;
@@ -128,9 +133,12 @@ export class FleetSurvey {
         this.connection.hmget(this.keys.load(), 'bytes', 'unread'),
         Promise.all(asked.map((queue) => this.survey(queue))),
       ]);
+      const queues = read.filter((one): one is SurveyedQueue => !('problem' in one));
+      const live = new Map(queues.flatMap((queue) => queue.live.map((worker) => [worker.workerId, worker])));
       return {
         atMs,
-        queues: read.filter((one): one is SurveyedQueue => !('problem' in one)),
+        queues,
+        payloadServers: payloadsSeen([...live.values()])?.servers ?? [],
         unread: read.filter((one): one is UnreadQueue => 'problem' in one),
         reservedBytes: Number(reserved ?? 0),
         unreadBytes: Number(unread ?? 0),
@@ -196,6 +204,7 @@ export class FleetSurvey {
         isPaused,
         quarantined,
         parked,
+        payloadSets: queue.startsWith('embed-') ? payloadsSeen(live)?.sets.length : undefined,
       };
     } catch (error) {
       if (!this.isConnected) throw error;
