@@ -6,6 +6,8 @@
 //   node --conditions=@shoal/source bench/queue/batch-parts.ts [--lines 200000] [--part-lines 65536] [--rounds 1]
 //     [--encoding base64] [--report] [--record]
 //
+// --part-lines is the setting batchPartLines: parts have an eighth of so many lines.
+//
 // Bar: CPU of the queue server by parts ÷ by the queue at most 0.05. Prints one JSON line, exit 1 where outputs differ or
 // the bar is missed. Linux only: it reads /proc.
 
@@ -154,7 +156,7 @@ const figures = {
 process.stdout.write(`${JSON.stringify({ bench: 'batch-parts', ...figures })}\n`);
 const { held } = record({
   bench: 'batch-parts',
-  case: `a batch of ${LINES.toLocaleString('en')} lines, ${args.encoding}, in parts of ${Number(args['part-lines']).toLocaleString('en')}; CPU is ms a thousand lines`,
+  case: `a batch of ${LINES.toLocaleString('en')} lines, ${args.encoding}, in parts of ${Math.ceil(Number(args['part-lines']) / 8).toLocaleString('en')}; CPU is ms a thousand lines`,
   figures,
   bar: { figure: 'server_ratio', at_most: MOST_SERVER_RATIO },
 });
