@@ -59,7 +59,7 @@ const rowText = ({ ids, types }: Row): string => `${ids.join(' ')}/${types.join(
 
 let pairs: readonly (readonly [string, string])[];
 beforeAll(() => {
-  pairs = somePairs(isNightly ? 4_000 : 100);
+  pairs = somePairs(isNightly ? 1_000 : 100);
 });
 
 describe.each(KINDS)('pairs of %s have the ids and types of the official package', (kind) => {
