@@ -19,7 +19,7 @@ import {
 import { refuseFieldsWithoutEffect, withInputs, type Input } from '../input/files.ts';
 import { checkWorkers } from '../parts/check-workers.ts';
 import { PartsRun } from '../parts/parts-run.ts';
-import { PART_ROWS, STEM, filesIn, namesOf, planParts, type Plan } from '../parts/plan-parts.ts';
+import { PART_ROWS, STEM, filesIn, namesOf, planParts, refuseOwnObjects, type Plan } from '../parts/plan-parts.ts';
 import {
   checkRoom,
   readManifest,
@@ -42,7 +42,9 @@ export async function embedParts(terminal: Terminal, sources: readonly string[],
   const settings = await settingsOf(terminal, flags);
   if (sources.length === 0 || sources.includes('-'))
     throw new ShoalError('USAGE', 'workers cannot read standard input: name files, or folders with files in them');
-  await withInputs(await filesIn(sources, terminal.signal), flags.format, async (inputs) => {
+  const files = await filesIn(sources, terminal.signal);
+  await refuseOwnObjects(sources, files, flags.output!);
+  await withInputs(files, flags.format, async (inputs) => {
     refuseFieldsWithoutEffect(inputs, flags);
     const terms = { signal: terminal.signal, onAway: sayAway(terminal) };
     const runPlace = await openRunPlace(flags.output!, terms);

@@ -192,6 +192,19 @@ describe('columns of a Parquet file', () => {
     expect(() => refuseUncarriable(form.carried!, 'key', 'i8')).toThrow('has a column "key" already');
   });
 
+  test('of a row group without rows, and of a file of nothing else, as pyarrow writes them', async () => {
+    const form = await formOf(fixture('no-rows.parquet'), fixture('empty-groups.parquet'));
+    const whole = await embedded(form);
+    const rows = await rowsOf(whole.bytes);
+    const nine = Array.from({ length: 9 }, (_, row) => row);
+    expect(rows.map(({ id, text }) => [id, text ?? null])).toEqual(
+      nine.map((row) => [`i${row}`, row === 7 ? null : textOf(row)]),
+    );
+    expect(rows.map(({ embedding }) => embedding)).toEqual(nine.map((row) => (row === 7 ? null : [...vectorOf(row)])));
+    const { bytes: before, position } = await embedded(form, { stopAt: 6 });
+    expect((await embedded(form, { before, position })).bytes.equals(whole.bytes)).toBe(true);
+  });
+
   test('in shards keep whole row groups; a run that was interrupted goes on with them', async () => {
     const form = await formOf(fixture('types.parquet'), fixture('types.parquet'));
     const sizes = form.carried!.flatMap(({ parquet }) => parquet.groups.map(({ rows }) => rows));
@@ -276,6 +289,10 @@ describe('texts of a Parquet file', () => {
     ['an id of decimals', { idField: 'price' }, 'the column "price" holds decimal'],
   ])('are refused by name: %s', async (_, fields, message) => {
     await expect(records(fixture('types.parquet'), fields)).rejects.toThrow(message);
+  });
+
+  test('of a name that two columns have are not guessed', async () => {
+    await expect(records(fixture('twice.parquet'))).rejects.toThrow('the file has several columns "text"');
   });
 
   test('an encrypted file, an encrypted column, a cut file and another one are named', async () => {

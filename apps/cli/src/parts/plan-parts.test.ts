@@ -1,12 +1,13 @@
-import { mkdirSync, mkdtempSync, rmSync, utimesSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import { parsePart, partId, partJobData } from '@shoal/contract';
 import { checkInputs } from '../input/files.ts';
-import { filesIn, groupRanges, planParts, type PlanTerms } from './plan-parts.ts';
+import { filesIn, groupRanges, planParts, refuseOwnObjects, type PlanTerms } from './plan-parts.ts';
 
 const PARQUET = join(import.meta.dirname, '../../fixtures/parquet/codec-zstd.parquet');
+const NO_ROWS = join(import.meta.dirname, '../../fixtures/parquet/no-rows.parquet');
 const folder = mkdtempSync(join(tmpdir(), 'shoal-plan-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 const TERMS: PlanTerms = {
@@ -129,4 +130,29 @@ test('a folder stands for the files in it that can be cut', async () => {
   await expect(filesIn([inner], signal)).rejects.toThrow('has no file that can be cut');
   for (const name of ['b.jsonl', 'a.txt', '.hidden.txt', 'notes.md']) writeFileSync(join(inner, name), '');
   expect(await filesIn(['x.md', inner], signal)).toEqual(['x.md', join(inner, 'a.txt'), join(inner, 'b.jsonl')]);
+});
+
+test('what a command writes is never what it reads, by whatever name the folder is given', async () => {
+  const read = join(folder, 'read');
+  mkdirSync(read);
+  symlinkSync(read, join(folder, 'link'));
+  await expect(refuseOwnObjects([read], [], `${folder}/link/`)).rejects.toThrow('would take its objects for sources');
+  await expect(refuseOwnObjects(['s3://b/in/'], [], 's3://b/in/')).rejects.toThrow(
+    'would take its objects for sources',
+  );
+  for (const [own, output] of [
+    [join(folder, 'link', 'part-00007.parquet'), `${read}/`],
+    ['s3://b/out/part-00000.parquet', 's3://b/out/'],
+  ] as const)
+    await expect(refuseOwnObjects([own], [own], output)).rejects.toThrow(
+      `${own} is named as an object of a run in ${output}`,
+    );
+  await refuseOwnObjects([read], [join(read, 'part-00000.parquet')], `${read}/out/`);
+  const others = [join(read, 'part-1.parquet'), join(folder, 'part-00000.parquet')];
+  await refuseOwnObjects(others, others, `${read}/`);
+  await refuseOwnObjects(['s3://b/in/'], ['s3://b/in/part-00000.parquet'], 's3://b/in/out/');
+});
+
+test('Parquet files without rows are no damaged ones', async () => {
+  await expect(plan([NO_ROWS])).rejects.toThrow('no-rows.parquet has no rows');
 });

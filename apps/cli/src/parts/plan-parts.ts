@@ -1,7 +1,7 @@
 // Files, cut into the parts of a run: what each is, and what the run is called. The same files, options and folder give
 // the same parts with the same ids, whoever plans them and whenever. Asks no queue server and writes nothing.
 
-import { readdir } from 'node:fs/promises';
+import { readdir, realpath } from 'node:fs/promises';
 import { extname, join, resolve } from 'node:path';
 import {
   MAX_PARTS,
@@ -82,6 +82,40 @@ export async function filesIn(sources: readonly string[], signal: AbortSignal): 
     }),
   );
   return found.flat();
+}
+
+/**
+ * USAGE where what is written would be read by the same command the next time: `output`, with "/" at its end, is a folder
+ * or prefix that is read, or one of the files lies in it under a name of its objects.
+ */
+export async function refuseOwnObjects(
+  sources: readonly string[],
+  files: readonly string[],
+  output: string,
+): Promise<void> {
+  const target = await placeOf(output);
+  const isObject = new RegExp(`^${STEM}-\\d{5}\\.\\w+$`);
+  for (const source of sources)
+    if ((await placeOf(source)) === target)
+      throw new ShoalError(
+        'USAGE',
+        `${source} is read, and -o ${output} would write into it: the same command, which goes on where another was ` +
+          'interrupted, would take its objects for sources. Name another folder, which may lie within this one',
+      );
+  for (const file of files) {
+    const [, folder = './', name = ''] = /^(.*\/)?([^/]*)$/s.exec(file) ?? [];
+    if (isObject.test(name) && (await placeOf(folder)) === target)
+      throw new ShoalError(
+        'USAGE',
+        `${file} is named as an object of a run in ${output} would be: it would be written over, or it is one. Name another ` +
+          'place, or other sources',
+      );
+  }
+}
+
+async function placeOf(name: string): Promise<string> {
+  if (isObjectAddress(name)) return name.endsWith('/') ? name : `${name}/`;
+  return realpath(name).catch(() => resolve(name));
 }
 
 /** Of a bucket: s3://BUCKET/PREFIX/, or with * (of one level) or ** (of all) in it. */

@@ -219,15 +219,21 @@ function groupOf(group: Struct, leaves: readonly Leaf[], name: string, size: num
   const rows = numberIn(group, 3);
   if (rows === undefined || rows < 0 || columns.length !== leaves.length)
     throw new ThriftProblem('a row group has not the columns of the schema');
-  const chunks = columns.map((column, at) => chunkOf(column, leaves[at]!, name, size));
+  const chunks = columns.map((column, at) => chunkOf(column, leaves[at]!, { name, size, rows }));
   const wrong = leaves.findIndex(({ repeated }, at) => repeated === 0 && chunks[at]!.values !== rows);
   if (wrong !== -1) throw new ThriftProblem(`its column "${leaves[wrong]!.path.join('.')}" has not a value a row`);
   return { rows, chunks };
 }
 
-function chunkOf(column: Struct, { path }: Leaf, name: string, size: number): Chunk {
+function chunkOf(
+  column: Struct,
+  { path }: Leaf,
+  { name, size, rows }: { readonly name: string; readonly size: number; readonly rows: number },
+): Chunk {
   if (column.has(8) || column.has(9)) throw encrypted(name, path.join('.'));
   if (column.has(1)) throw refused(name, `its column "${path.join('.')}" lies in another file, which is not read`);
+  // of no rows, pyarrow and others name a place where nothing lies
+  if (rows === 0) return { codec: CODECS[0], at: MAGIC.length, bytes: 0, values: 0 };
   const facts = structIn(column, 3);
   const [values, bytes, data] = [5, 7, 9].map((field) => (facts === undefined ? undefined : numberIn(facts, field)));
   if (facts === undefined || values === undefined || bytes === undefined || data === undefined)

@@ -143,6 +143,8 @@ function columnNamed(parquet: ParquetFile, field: string, flag: string): number 
   const { leaves, name } = parquet;
   const at = leaves.findIndex(({ path }) => path.join('.') === field);
   const leaf = leaves[at];
+  if (leaves.slice(at + 1).some(({ path }) => path.join('.') === field))
+    throw wrongColumn(name, `the file has several columns "${field}", and which is meant cannot be said; rename them`);
   if (leaf !== undefined && leaf.repeated === 0) return at;
   const below = leaves.filter(({ path }) => path[0] === field && path.length > 1);
   if (leaf !== undefined || below.length > 0) {
