@@ -38,7 +38,9 @@ beforeAll(async () => {
       SHOAL_MODEL: MODEL,
       SHOAL_CACHE_DIR: folder,
       SHOAL_LOG_LEVEL: 'error',
+      // a run takes its time, and the loud one needs a hundred and more of them however quick the machine is
       SHOAL_DEVICE: 'sim:1000000+5',
+      SHOAL_MAX_ROWS: '64',
       SHOAL_SIM_SERVES: 'model',
     },
     stdio: ['ignore', 2, 2, 'ipc'],

@@ -22,6 +22,7 @@ import {
   type ErrorCode,
 } from '@shoal/contract';
 import type { Tokenizer } from '@shoal/core';
+import { processCounts } from '@shoal/queue';
 import { startTestServer, type TestServer } from '@shoal/queue/testing';
 import type { ClientModel, ClientOptions, StreamBlock } from './embedding.ts';
 import { QueueLine } from './queue-line.ts';
@@ -495,13 +496,25 @@ test('a signal that was aborted before stops a run before it begins', async () =
 });
 
 test('leaving the loop early takes what waits off the queue', async () => {
-  const { client, worker } = await setup({ jobTexts: 10, maxInFlightJobs: 16 }, { concurrency: 1, delayMs: () => 10 });
+  const left = Promise.withResolvers<void>();
+  const standIn: StandInOptions = {
+    concurrency: 1,
+    // the first job ends once all have their places on the queue, the next one once the caller has left
+    tamper: async () => {
+      if (worker.rows > 0) return left.promise;
+      await vi.waitUntil(async () => (await waiting()) === 15, { timeout: 60_000 });
+    },
+  };
+  const { client, worker, queue } = await setup({ jobTexts: 10, maxInFlightJobs: 16 }, standIn);
+  const waiting = (): Promise<number> => redis.llen(`${PREFIX}:${queue}:wait`);
   for await (const block of client.embedStream(lines(10_000))) {
     expect(block.first).toBe(0);
     break;
   }
-  expect(worker.rows).toBeLessThan(60);
-  await expect.poll(() => redis.llen(`${PREFIX}:embed-m${models}:wait`)).toBe(0);
+  await expect.poll(waiting).toBe(0);
+  left.resolve();
+  await expect.poll(() => redis.llen(`${PREFIX}:${queue}:active`)).toBe(0);
+  expect(worker.rows).toBeLessThanOrEqual(20);
 });
 
 test('an input that throws is reported after the rows before it', async () => {
@@ -746,15 +759,20 @@ test('connections that break again and again cost no row', async () => {
   expect(judge(blocks, 3_000)).toBe(EVERY_ROW);
 });
 
+/** Calls of this process that found the server full. */
+const refusals = (): number => processCounts().refused.memory;
+
 test('a full server is waited for, and ends in QUEUE_FULL when it stays full', async () => {
   const own = await startTestServer();
   closers.push(() => own.stop());
   const model = newModel();
-  const client = await connect({ redisUrl: own.url, model, tokenizer, giveUpAfterMs: 1_000 });
+  const hasty = await connect({ redisUrl: own.url, model, tokenizer, giveUpAfterMs: 1_000 });
+  const client = await connect({ redisUrl: own.url, model, tokenizer });
   await own.command('CONFIG', 'SET', 'maxmemory', '100kb');
-  expect(await codeOf(client.embed(['a']))).toBe('QUEUE_FULL');
+  expect(await codeOf(hasty.embed(['a']))).toBe('QUEUE_FULL');
+  const before = refusals();
   const patient = client.embed(['b']);
-  await sleep(400);
+  await expect.poll(refusals).toBeGreaterThan(before);
   await own.command('CONFIG', 'SET', 'maxmemory', '0');
   const worker = new StandIn(mainQueue(model.name), {}, own.url);
   expect((await patient).rows).toBe(1);

@@ -292,19 +292,29 @@ test('cells are added, drained and removed while requests are open, and none fai
   const list = (cells: unknown): void => writeFileSync(path, JSON.stringify(cells));
   const [a, b] = listed();
   list([a]);
-  const client = await open({ cells: path, maxInFlightJobs: 8 });
+  const log = new RecordingLogger();
+  const client = await open({ cells: path, maxInFlightJobs: 8, log });
   let rows = 0;
-  const at: Record<number, () => void> = {
-    40: () => list([a, b]),
-    80: () => list([{ ...a, write: false }, b]),
-    120: () => list([b]),
-    160: () => list([a, { ...b, write: false }]),
+  const at: Record<number, () => Promise<void>> = {
+    40: () => change([a, b], 'b'),
+    80: () => change([{ ...a, write: false }, b]),
+    120: () => change([b]),
+    160: () => change([a, { ...b, write: false }], 'a'),
   };
+  const changes = (): number => log.messages('info').filter((message) => message.endsWith('has changed')).length;
+  /** Resolves when the client has read it, and hears of results in the cell that is new. */
+  async function change(cells: unknown, added?: Name): Promise<void> {
+    const before = changes();
+    list(cells);
+    await expect.poll(changes).toBe(before + 1);
+    if (added === undefined) return;
+    const channels = () => redis[added].pubsub('CHANNELS', keySpace(prefix).reply('*'));
+    await expect.poll(channels).toHaveLength(1);
+  }
   for await (const block of client.embedStream(items(200), { runId: 'live' })) {
     if (block.kind !== 'embedded') throw block.error;
     expect(block.first).toBe(rows);
-    at[rows]?.();
-    if (rows in at) await new Promise((resolve) => setTimeout(resolve, 1_100)); // until it is read
+    await at[rows]?.();
     rows += block.rows;
   }
   expect(rows).toBe(200);

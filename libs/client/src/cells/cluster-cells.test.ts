@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test, vi } from 'vitest';
 import { keySpace, mainQueue } from '@shoal/contract';
 import { readCells, type Cell } from '@shoal/core';
+import { RecordingLogger } from '@shoal/core/testing';
 import { QueueAdmin, closeConnection, openConnection, untilReady } from '@shoal/queue';
 import { openLaneWorker, startTestTopology } from '@shoal/queue/testing';
 import type { ClientOptions } from '../embedding.ts';
@@ -153,22 +154,44 @@ test('cells of it are added, drained and removed while requests are open, and no
   const list = (entries: unknown): void => writeFileSync(path, JSON.stringify(entries));
   const cluster2 = { name: 'shoal', address: cluster.url, cells: 2 };
   list([cluster2]);
-  const client = await open({ cells: path, maxInFlightJobs: 8 });
+  const log = new RecordingLogger();
+  const client = await open({ cells: path, maxInFlightJobs: 8, log });
   const before = await completed();
   let rows = 0;
-  const at: Record<number, () => void> = {
-    80: () => list([{ ...cluster2, cells: COUNT }]),
-    240: () => list([cluster2, ...cells.slice(2).map((cell) => ({ ...cell, write: false }))]),
-    320: () => list([cluster2]),
+  const at: Record<number, () => Promise<void>> = {
+    80: () => change([{ ...cluster2, cells: COUNT }], COUNT),
+    240: () => change([cluster2, ...cells.slice(2).map((cell) => ({ ...cell, write: false }))]),
+    320: () => change([cluster2]),
   };
+  const changes = (): number => log.messages('info').filter((message) => message.endsWith('has changed')).length;
+  /** Resolves when the client has read it, and hears of results in so many cells. */
+  async function change(entries: unknown, hearing = 1): Promise<void> {
+    const known = changes();
+    list(entries);
+    await expect.poll(changes).toBe(known + 1);
+    await expect.poll(subscribers).toBeGreaterThanOrEqual(hearing);
+  }
+  /** Connections of clients that hear of results, on all nodes. */
+  async function subscribers(): Promise<number> {
+    const each = cluster.servers.map(async ({ url }) => {
+      const node = openConnection({ url, name: 'test' });
+      try {
+        const channels = (await node.pubsub('CHANNELS', '*:reply:*')) as string[];
+        const told = channels.length === 0 ? [] : await node.pubsub('NUMSUB', ...channels);
+        return told.reduce<number>((sum, one) => sum + (typeof one === 'number' ? one : 0), 0);
+      } finally {
+        await closeConnection(node);
+      }
+    });
+    return (await Promise.all(each)).reduce((sum, one) => sum + one, 0);
+  }
   for await (const block of client.embedStream(
     texts(400).map((text) => ({ text })),
     { runId: 'live' },
   )) {
     if (block.kind !== 'embedded') throw block.error;
     expect(block.first).toBe(rows);
-    at[rows]?.();
-    if (rows in at) await new Promise((resolve) => setTimeout(resolve, 1_600)); // until it is read and opened
+    await at[rows]?.();
     rows += block.rows;
   }
   expect(rows).toBe(400);

@@ -1,5 +1,6 @@
 // What tests of payload servers share: a worker of core's pipeline on a simulated device that has such servers, what it
-// says of itself, texts large enough to go there, and a result that nobody has taken.
+// says of itself, texts large enough to go there, a result that nobody has taken, and calls in whose middle something
+// happens.
 
 import type { Redis } from 'ioredis';
 import { keySpace, mainQueue } from '@shoal/contract';
@@ -44,4 +45,23 @@ export async function leaveUntaken(
   );
   await stream.next();
   return () => stream.return(undefined);
+}
+
+/**
+ * What calls of these texts gave, one behind the other until all that was to happen has happened: on a quick machine the
+ * first of them may be over before it does.
+ */
+export async function callsUntil(
+  happened: Promise<unknown>,
+  client: ShoalClient,
+  asked: readonly string[],
+): Promise<readonly Float32Array[]> {
+  const end = new AbortController();
+  const over = happened.finally(() => end.abort());
+  over.catch(() => undefined); // awaited below
+  const found: Float32Array[] = [];
+  do found.push((await client.embed(asked)).vectors);
+  while (!end.signal.aborted);
+  await over;
+  return found;
 }

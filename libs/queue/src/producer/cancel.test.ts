@@ -163,7 +163,7 @@ describe('a canceller', () => {
     const second = await started();
     const next = await claimOne(second.source);
     expect(next.ending).toMatchObject({ kind: 'fail', failure: { code: 'CANCELLED' } }); // without a look: nothing runs
-    await vi.waitFor(() => expect(second.heard).toEqual(['a']), { timeout: 10_000 });
+    await vi.waitFor(() => expect(new Set(second.heard)).toEqual(new Set(['a'])), { timeout: 10_000 }); // or more often
   });
 
   test('is heard by whoever claims the job next, when its worker lost it before the job had ended', async () => {
@@ -264,7 +264,7 @@ describe('a canceller', () => {
     const claim = await claimOne(cpuWorker.source);
     expect(claim.jobId).toBe('runs');
     expect(await outcomeOf('runs')).toBe('asked');
-    await vi.waitFor(() => expect(cpuWorker.heard).toEqual(['runs']), { timeout: 10_000 });
+    await vi.waitFor(() => expect(new Set(cpuWorker.heard)).toEqual(new Set(['runs'])), { timeout: 10_000 });
     await cpuWorker.source.settle(claim, { kind: 'fail', failure: { code: 'CANCELLED', message: 'x' } });
     expect(await main.getJobState('runs')).toBe('waiting'); // whoever claims it finds its child's failure
   });

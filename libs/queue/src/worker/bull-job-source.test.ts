@@ -142,7 +142,7 @@ describe('a drained source', () => {
 
   test('gives back unspent what a claim brings that was under way', async () => {
     const claim = source.claim(8);
-    await sleep(50); // it waits at the server by now
+    await expect.poll(async () => String(await server.command('CLIENT', 'LIST'))).toMatch(/ cmd=bzpopmin /); // it waits
     source.drain(true);
     await scene.queue.add('embed', {}, { jobId: 'a' });
     const events = (): Promise<string> => connection.xrange(`${scene.prefix}:embed-x:events`, '-', '+').then(String);

@@ -6,6 +6,7 @@ import { fork, type ChildProcess } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Queue } from 'bullmq';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { programOf } from '@shoal/core/testing';
@@ -402,19 +403,30 @@ describe('whatever dies, one result is visible', () => {
   test('SIGTERM drains: exit code 0, nothing active, what had not begun is back unspent', async () => {
     const queue = plainQueue();
     const worker = await startWorker();
-    await queue.addBulk(
-      Array.from({ length: 300 }, (_, i) => ({
-        name: 'embed',
-        data: { v: 1, texts: TEXTS },
-        opts: { jobId: `drain-${i}` },
-      })),
-    );
+    let added = 0;
+    async function addMore(): Promise<void> {
+      const names = Array.from({ length: 100 }, () => `drain-${added++}`);
+      const opts = { removeOnComplete: false };
+      await queue.addBulk(
+        names.map((jobId) => ({ name: 'embed', data: { v: 1, texts: TEXTS }, opts: { ...opts, jobId } })),
+      );
+    }
+    const gone = new AbortController();
+    // three hundred wait for as long as it lives: it is told to stop while there are some, however quick it is
+    const adding = (async () => {
+      while (!gone.signal.aborted) {
+        if ((await queue.getJobCountByTypes('waiting', 'prioritized')) < 300) await addMore();
+        await sleep(5);
+      }
+    })();
     await until('work has begun', async () => ((await queue.getCompletedCount()) > 0 ? true : undefined));
-    expect(await stopWorker(worker)).toBe(0);
+    expect(await stopWorker(worker).finally(() => gone.abort())).toBe(0);
+    await adding;
     expect(await queue.getActiveCount()).toBe(0);
     const waiting = await queue.getJobs(['waiting', 'prioritized'], 0, -1);
+    expect(waiting.length).toBeGreaterThan(0);
     expect(waiting.every((job) => job.attemptsMade === 0)).toBe(true);
-    expect((await queue.getCompletedCount()) + waiting.length).toBe(300);
+    expect((await queue.getCompletedCount()) + waiting.length).toBe(added);
   });
 
   test('SIGKILL of the worker takes its executor with it', async () => {
