@@ -112,7 +112,7 @@ async function begun(openai: OpenAI, input: readonly string[], more: object = {}
 async function ended(openai: OpenAI, id: string): Promise<OpenAI.Batches.Batch> {
   const endings = ['completed', 'failed', 'expired', 'cancelled'];
   await expect
-    .poll(async () => endings.includes((await openai.batches.retrieve(id)).status), { timeout: 60_000, interval: 50 })
+    .poll(async () => endings.includes((await openai.batches.retrieve(id)).status), { timeout: 240_000, interval: 50 })
     .toBe(true);
   return openai.batches.retrieve(id);
 }
@@ -321,7 +321,7 @@ test('counts grow by what is stored, and are those of the files when a batch is 
     seen.push((await openai.batches.retrieve(id)).request_counts!.completed);
     return seen.at(-1)!;
   };
-  await expect.poll(look, { timeout: 30_000, interval: 20 }).toBeGreaterThan(0);
+  await expect.poll(look, { timeout: 120_000, interval: 20 }).toBeGreaterThan(0);
   await openai.batches.cancel(id);
   const batch = await ended(openai, id);
   const { completed, failed } = batch.request_counts!;
