@@ -17,6 +17,7 @@ test('a run is listed in its own cell, under its prefix, and a cell that is away
   const other = ledgers.of({ name: 'other', address: server.url, prefix: '{q}' });
   expect(await one.enter('r', 0, 'entry')).toBe(1);
   expect([await one.entries('r'), await other.entries('r')]).toEqual([{ 0: 'entry' }, {}]);
+  expect(await one.entriesOf('r', [0, 1])).toEqual(['entry', undefined]);
   expect([one.keyOf('j'), other.keyOf('j')]).toEqual(['{p}:out:parts-x:j', '{q}:out:parts-x:j']);
   const away = ledgers.of({ name: 'away', address: 'redis://127.0.0.1:1' });
   await expect(away.pointer('j')).rejects.toSatisfy((error) => isShoalError(error, 'QUEUE_UNREACHABLE'));

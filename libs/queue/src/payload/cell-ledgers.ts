@@ -10,7 +10,7 @@ import { PartLedger, type PartLedgerOptions } from './part-ledger.ts';
 export interface CellLedgersOptions
   extends Omit<PartLedgerOptions, 'redisUrl'>, Pick<OpenCellsOptions<PartLedger>, 'answerMs' | 'restMs'> {}
 
-type AnyLedger = Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'keyOf'>;
+type AnyLedger = Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'entriesOf' | 'keyOf'>;
 
 export class CellLedgers {
   private readonly options: CellLedgersOptions;
@@ -35,6 +35,7 @@ export class CellLedgers {
       commit: (part) => this.ask(cell, (ledger) => ledger.commit(part)),
       enter: (run, number, entry) => this.ask(cell, (ledger) => ledger.enter(run, number, entry)),
       entries: (run) => this.ask(cell, (ledger) => ledger.entries(run)),
+      entriesOf: (run, numbers) => this.ask(cell, (ledger) => ledger.entriesOf(run, numbers)),
     };
   }
 

@@ -68,3 +68,13 @@ export function refuseOtherManifest(name: string, text: string, run: string): vo
     { file: name },
   );
 }
+
+/** Somebody else's object has the name. */
+export function takenName(name: string, run: string): ShoalError<'FILE_UNWRITABLE'> {
+  return new ShoalError(
+    'FILE_UNWRITABLE',
+    `${name} is there and not of run ${run}: two commands write into one place, or it was there before. Name another ` +
+      'place for one of them, or remove it and run the command again',
+    { file: name },
+  );
+}

@@ -13,10 +13,10 @@ import { S3Failure, patiently, type S3Bucket, type S3Place } from '@shoal/fetch/
 import type { ReadableAt } from '../files/footer.ts';
 import { storeReason } from '../files/object-place.ts';
 import { ObjectSource, type OnAway } from '../files/object-source.ts';
-import { putManifest } from '../files/run-manifest.ts';
+import { putManifest, takenName } from '../files/run-manifest.ts';
 import { removeBeside } from './part-folder.ts';
 import { writing, type Written } from './part-object.ts';
-import type { PartFile, PartTarget } from './part-place.ts';
+import type { NamingTerms, PartFile, PartTarget } from './part-place.ts';
 
 export interface BucketTerms {
   readonly bucket: S3Bucket;
@@ -177,9 +177,12 @@ export class BucketTarget implements PartTarget {
 
   async name(
     { name, written, sha256, bytes }: Pick<PartResult, 'name' | 'written' | 'sha256' | 'bytes'>,
-    onCopied: () => void,
+    { onCopied, wasDone }: NamingTerms,
   ): Promise<boolean> {
     const { bucket } = this.#terms;
+    const there = await this.#ask(() => bucket.head(this.#key(name)));
+    if (there !== undefined && there.notes['sha256'] !== sha256 && !(await wasDone()))
+      throw takenName(this.pathOf(name), this.#run);
     const isCopied = await this.#ask((signal) => bucket.copy(this.#temporary(written), this.#key(name), { signal }));
     if (!isCopied) {
       const facts = await this.#ask(() => bucket.head(this.#key(name)));

@@ -3,13 +3,13 @@
 
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { open, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises';
+import { link, open, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PartResult } from '@shoal/contract';
 import { codeOf } from '@shoal/core/base';
-import { refuseOtherManifest } from '../files/run-manifest.ts';
+import { refuseOtherManifest, takenName } from '../files/run-manifest.ts';
 import { writing } from './part-object.ts';
-import type { PartTarget } from './part-place.ts';
+import type { NamingTerms, PartTarget } from './part-place.ts';
 
 export class FolderTarget implements PartTarget {
   readonly folder: string;
@@ -35,10 +35,15 @@ export class FolderTarget implements PartTarget {
     // it went with the file that was written
   }
 
-  async name({ name, written, sha256 }: PartResult): Promise<boolean> {
+  async name({ name, written, sha256 }: PartResult, { wasDone }: NamingTerms): Promise<boolean> {
     const path = this.pathOf(name);
+    const from = join(this.folder, written);
     return writing(path, async () => {
-      const isRenamed = await rename(join(this.folder, written), path).then(
+      if (await mayBeThere(from, path)) {
+        const found = (await wasDone()) ? undefined : await sha256Of(path);
+        if (found !== undefined && found !== sha256) throw takenName(path, this.#run);
+      }
+      const isRenamed = await rename(from, path).then(
         () => true,
         (error: unknown) => (codeOf(error) === 'ENOENT' ? false : Promise.reject(error)),
       );
@@ -84,6 +89,21 @@ export class FolderTarget implements PartTarget {
     await Promise.all(late.map((name) => rm(join(this.folder, name), { force: true })));
   }
 }
+
+/** A name that nobody has yet is taken by a link, of which one of two succeeds; where there are none, a look has to do. */
+async function mayBeThere(from: string, path: string): Promise<boolean> {
+  try {
+    await link(from, path);
+    return false;
+  } catch (error) {
+    const code = String(codeOf(error));
+    if (code === 'ENOENT') return false;
+    if (code === 'EEXIST' || WITHOUT_LINKS.includes(code)) return true;
+    throw error;
+  }
+}
+
+const WITHOUT_LINKS = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK', 'EXDEV'];
 
 /** What claims wrote of a part before it had its last name. */
 export async function removeBeside(folder: string, name: string): Promise<void> {

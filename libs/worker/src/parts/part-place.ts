@@ -52,15 +52,22 @@ export interface PartTarget {
   remove(written: string): Promise<void>;
   /**
    * The chosen object gets its last name, and what others wrote of the part goes. False where it lies under neither name.
-   * `onCopied`: told while it has both names.
+   * Throws FILE_UNWRITABLE where another object has that name, which this part never had.
    */
-  name(result: Pick<PartResult, 'name' | 'written' | 'sha256' | 'bytes'>, onCopied: () => void): Promise<boolean>;
+  name(result: Pick<PartResult, 'name' | 'written' | 'sha256' | 'bytes'>, terms: NamingTerms): Promise<boolean>;
   /** Whole or not at all. */
   writeManifest(name: string, text: string): Promise<void>;
   /** As what lies there is called in messages. */
   pathOf(name: string): string;
   /** Breaks off what waits for somebody. */
   stop(): void;
+}
+
+export interface NamingTerms {
+  /** Told while the object has both names. */
+  readonly onCopied: () => void;
+  /** Whether the part was done before: what lies under its last name is its own, and is written anew. */
+  readonly wasDone: () => Promise<boolean>;
 }
 
 export interface PartPlacesOptions {

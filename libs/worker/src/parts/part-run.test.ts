@@ -356,6 +356,20 @@ describe.each(SCENES.filter(([, one]) => one === folders || mayHaveS3Server))('i
   });
   afterAll(() => (held === buckets ? closeStore() : undefined));
 
+  test('another run’s object keeps its name, and one of the same run that was changed is written anew', async () => {
+    const part = await groupsPart();
+    expect(await runBy(worker('a'), part)).toMatchObject({ kind: 'committed' });
+    const bytes = await bytesOf(part);
+    const other = await groupsPart({ model: { name: MODEL, truncate: 'end', dimensions: 2 } });
+    expect(await runBy(worker('b'), other)).toMatchObject(
+      failed('FILE_UNWRITABLE', /docs-00000\.parquet is there and not of run \w+: two commands write into one place/),
+    );
+    expect(await bytesOf(part)).toEqual(bytes);
+    await redis.hset(keySpace().run(other.run), '0', 'as if it had been done before');
+    expect(await runBy(worker('c'), other)).toMatchObject(failed('FILE_UNWRITABLE', 'is no manifest of run'));
+    expect(await bytesOf(part)).not.toEqual(bytes);
+  });
+
   // a bucket is held with all forms at night
   describe.each(held === folders || isNightly ? FORMS : FORMS.slice(1, 2))('a part of %s', (form, makePart) => {
     test('becomes one object with each row once, a pointer, an entry and a manifest', async () => {

@@ -44,7 +44,7 @@ export interface Embedded extends Omit<Spent, 'rows'> {
 }
 
 export interface PartRunParts {
-  readonly ledger: Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'keyOf'>;
+  readonly ledger: Pick<PartLedger, 'pointer' | 'commit' | 'enter' | 'entries' | 'entriesOf' | 'keyOf'>;
   readonly places: PartPlaces;
   readonly model: ServedModel;
   /** For messages. */
@@ -210,7 +210,10 @@ export class PartRun {
   async #conclude(kind: 'committed' | 'already', target: PartTarget, result: PartResult): Promise<JobOutcome> {
     const { jobId, token, part } = this.#order;
     const { ledger, faults } = this.#parts;
-    const isNamed = await target.name(result, () => faults.reach('part-copied'));
+    const isNamed = await target.name(result, {
+      onCopied: () => faults.reach('part-copied'),
+      wasDone: async () => (await ledger.entriesOf(part.run, [part.number]))[0] !== undefined,
+    });
     if (!isNamed) throw this.#lost(target.pathOf(result.name));
     faults.reach('part-renamed');
     const done = await ledger.enter(part.run, part.number, encodeRunEntry(part, result));
@@ -235,7 +238,7 @@ export class PartRun {
     return new ShoalError(
       'PAYLOAD_LOST',
       `part ${part.number} of run ${part.run} was done, and ${path} is not what was written then: it was removed or ` +
-        `changed. Remove the result of job ${jobId} (${this.#parts.ledger.keyOf(jobId)}) and the job to have it computed again`,
+        `changed, or another command writes into the same place. Remove the result of job ${jobId} (${this.#parts.ledger.keyOf(jobId)}) and the job to have it computed again`,
       { file: path },
     );
   }

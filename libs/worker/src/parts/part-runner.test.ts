@@ -53,6 +53,7 @@ class MemoryLedger {
   readonly list = new Map<number, string>();
   pointer = async (jobId: string) => this.pointers.get(jobId);
   entries = async () => Object.fromEntries(this.list);
+  entriesOf = async (_run: string, numbers: readonly number[]) => numbers.map((number) => this.list.get(number));
   keyOf = (jobId: string) => `out:${jobId}`;
   async commit({ jobId, pointer }: { readonly jobId: string; readonly pointer: Buffer }) {
     if (this.pointers.has(jobId)) return 'already' as const;
