@@ -96,7 +96,7 @@ test('up: whatever is killed comes back at the same address', async () => {
   const { one, at } = await startAll({ SHOAL_REDIS_URL: server.url });
   for (const pid of [at.pids.http, ...at.pids.workers, at.pids.dashboard, ...at.pids.similarity])
     process.kill(pid, 'SIGKILL');
-  await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 20_000 }).toBe(4);
+  await expect.poll(() => one.stderr().match(/is up again/g)?.length, { timeout: 120_000 }).toBe(4);
   expect(at.redisUrl).toBe(server.url);
   expect(await dimensionsOf(at.http)).toBe(32);
   expect((await fetch(`${at.dashboard}/queues/api/queues`)).status).toBe(200);
@@ -152,12 +152,12 @@ test('up: killed, it takes everything with it', async () => {
   const { one } = await startAll({ SHOAL_REDIS_URL: server.url });
   one.child.kill('SIGKILL');
   await one.ended;
-  await expect.poll(() => sandbox.processes(), { timeout: 20_000 }).toEqual([]);
+  await expect.poll(() => sandbox.processes(), { timeout: 60_000 }).toEqual([]);
 });
 
 test('up: stopped while it starts, it leaves nothing', async () => {
   const one = start(['up', ...FREE_PORTS], { SHOAL_REDIS_URL: server.url });
-  await expect.poll(() => sandbox.processes().length, { timeout: 20_000 }).toBeGreaterThan(2);
+  await expect.poll(() => sandbox.processes().length, { timeout: 120_000 }).toBeGreaterThan(2);
   one.child.kill('SIGINT');
   expect((await one.ended).code).not.toBe(1);
 });
