@@ -1,6 +1,7 @@
-// The lines of one kind of a batch that workers read and embed by themselves. Parts are asked for some ahead of where the batch is;
-// when one is done, the rows of its object answer its lines, in order. Whatever a part does not answer (a line that workers
-// could not read, one whose text had to be cut and must not be, another kind of request) is the caller's to ask.
+// The lines of one kind of a batch that workers read and embed by themselves. Parts are asked for some ahead of where the
+// batch is; when one is done, the rows of its object answer its lines, in order. Whatever a part does not answer (a line
+// that workers could not read, one whose text had to be cut and must not be, another kind of request) is the caller's to
+// ask.
 //
 // Parts are given up, and all lines that are left with them, where a part fails, its object is not what was written, or
 // no worker takes such parts for a minute. Nothing is lost by that: the batch goes on through the queue. What is known of

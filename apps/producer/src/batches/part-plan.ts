@@ -18,7 +18,6 @@ const TEXT_FIELD = 'body.input';
  * Of a large batch, at least: answers are stored, and counted, a part at a time, and as many workers are at work on it.
  */
 const LEAST_PARTS = 8;
-
 /** Of the requests of a part. The others are not answered by it, and workers may embed their texts in vain. */
 const LEAST_SHARE = 7 / 8;
 /** What is noted in the record of a batch, which is written anew with every shard. */
@@ -126,6 +125,7 @@ interface Place {
   /** Number of the line that begins there. */
   readonly line: number;
 }
+
 /** `stem`: of no other plan of the batch. */
 export function planOf(
   { id, tenant }: Pick<BatchRecord, 'id' | 'tenant'>,
