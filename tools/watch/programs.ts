@@ -7,7 +7,8 @@ import { delimiter, join } from 'node:path';
 
 export type WatchProgram = 'promtool' | 'amtool' | 'prometheus' | 'prometheus-alertmanager';
 
-const UNPACKED = join(import.meta.dirname, '../../dist/setup/prometheus');
+/** Where Debian's packages lie. */
+export const UNPACKED = join(import.meta.dirname, '../../dist/setup/prometheus');
 const PACKAGES = ['prometheus', 'prometheus-alertmanager'];
 
 /** The path of a program, or why there is none, for a test to print when it is skipped. */
