@@ -130,7 +130,8 @@ export class CellLines {
     const tried = new Map<string, unknown>();
     for (;;) {
       const known = placing.isNew || placing.cell !== undefined ? undefined : await this.cellWith(request.requestId);
-      const cell = known ?? this.choose(request.requestId, placing, tried);
+      const choose = (): CellLine => this.choose(request.requestId, placing, tried);
+      const cell = known ?? (await this.chosen(placing, tried, choose));
       try {
         return await this.submitTo(cell, request, { signal, isPinned: (known?.name ?? placing.cell) === cell.name });
       } catch (error) {
@@ -232,9 +233,30 @@ export class CellLines {
       const meanwhile = this.jobs.cellOf(jobId);
       if (meanwhile !== undefined && !tried.has(meanwhile.name)) return meanwhile;
     }
-    return placing?.isNew === true && tried.size === 0
-      ? this.chooseNew(jobId, placing)
-      : this.choose(jobId, placing, tried);
+    return this.chosen(placing, tried, () =>
+      placing?.isNew === true && tried.size === 0 ? this.chooseNew(jobId, placing) : this.choose(jobId, placing, tried),
+    );
+  }
+
+  /** Where only cells that the list has had for a moment could be chosen, their first answer is waited for. */
+  private async chosen(
+    { cell }: Placing = { isNew: true },
+    tried: ReadonlyMap<string, unknown>,
+    choose: () => CellLine,
+  ): Promise<CellLine> {
+    try {
+      return choose();
+    } catch (error) {
+      const opening = this.lines.filter(
+        (line) =>
+          line.line === undefined &&
+          !tried.has(line.name) &&
+          (cell === undefined ? line.cell.write !== false : line.name === cell),
+      );
+      if (this.isClosed || opening.length === 0) throw error;
+      await answerWithin(START_MS, Promise.race(opening.map((line) => line.look())));
+      return choose();
+    }
   }
 
   private chooseNew(jobId: string, placing: Placing): CellLine {

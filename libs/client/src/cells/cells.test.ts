@@ -287,6 +287,21 @@ test('a client with no cell that answers says so', async () => {
   await expect(open({ cells, redisUrl: servers.a.url })).rejects.toMatchObject({ code: 'CONFIG_INVALID' });
 });
 
+test('a job that only a cell takes which the list has had for a moment waits for its first answer', async () => {
+  const path = join(folder, `${tests}.json`);
+  const [a, b] = listed();
+  writeFileSync(path, JSON.stringify([a]));
+  const log = new RecordingLogger();
+  const client = await open({ cells: path, log });
+  writeFileSync(path, JSON.stringify([{ ...a, write: false }, b]));
+  const hasChanged = () => log.messages('info').some((message) => message.endsWith('has changed'));
+  await expect.poll(hasChanged, { interval: 1, timeout: 10_000 }).toBe(true);
+  const [{ rows }, handle] = await Promise.all([client.embed(texts(9)), client.submit(texts(5))]);
+  expect(rows).toBe(9);
+  expect(handle.id).toMatch(/@b$/);
+  expect((await handle.result()).rows).toBe(5);
+});
+
 test('cells are added, drained and removed while requests are open, and none fails', async () => {
   const path = join(folder, `${tests}.json`);
   const list = (cells: unknown): void => writeFileSync(path, JSON.stringify(cells));
