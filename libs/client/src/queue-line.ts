@@ -74,8 +74,8 @@ export class QueueLine {
     others: [],
   };
   private told: { readonly sinceMs: number; readonly taken: Promise<Taken> } | undefined;
-  /** Or closing: nothing is asked over it any more. */
   readonly usualInFlightJobs = IN_FLIGHT_JOBS;
+  /** Or closing: nothing is asked over it any more. */
   isClosed = false;
 
   private constructor(
