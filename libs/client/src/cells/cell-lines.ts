@@ -240,19 +240,14 @@ export class CellLines {
 
   /** Where only cells that the list has had for a moment could be chosen, their first answer is waited for. */
   private async chosen(
-    { cell }: Placing = { isNew: true },
+    placing: Placing | undefined,
     tried: ReadonlyMap<string, unknown>,
     choose: () => CellLine,
   ): Promise<CellLine> {
     try {
       return choose();
     } catch (error) {
-      const opening = this.lines.filter(
-        (line) =>
-          line.line === undefined &&
-          !tried.has(line.name) &&
-          (cell === undefined ? line.cell.write !== false : line.name === cell),
-      );
+      const opening = this.listed(placing, tried).filter(({ line }) => line === undefined);
       if (this.isClosed || opening.length === 0) throw error;
       await answerWithin(START_MS, Promise.race(opening.map((line) => line.look())));
       return choose();
@@ -278,20 +273,21 @@ export class CellLines {
     );
   }
 
+  /** Cells that may be asked, whether they answer or not. */
+  private listed(placing: Placing | undefined, tried: ReadonlyMap<string, unknown>): CellLine[] {
+    const { cell } = placing ?? {};
+    return this.lines.filter(
+      (line) => !tried.has(line.name) && (cell === undefined ? line.cell.write !== false : line.name === cell),
+    );
+  }
+
   /** Where none answers, one that may come back: its jobs wait for it. */
   private choose(id: string, placing: Placing | undefined, tried: ReadonlyMap<string, unknown>): CellLine {
     if (this.isClosed) throw closedError();
     const answering = this.candidates(placing, tried);
     const { cell } = placing ?? {};
     const from =
-      answering.length > 0
-        ? answering
-        : this.lines.filter(
-            (line) =>
-              line.line !== undefined &&
-              !tried.has(line.name) &&
-              (cell === undefined ? line.cell.write !== false : line.name === cell),
-          );
+      answering.length > 0 ? answering : this.listed(placing, tried).filter(({ line }) => line !== undefined);
     const name = chooseCell(
       from.map(({ load }) => load),
       id,
