@@ -26,6 +26,10 @@ else if (!isNight)
 
 const DESKTOP = { width: 1400, height: 900 };
 const PHONE = { width: 390, height: 844 };
+const VIEWS = (['light', 'dark'] as const).flatMap((scheme) => [
+  { name: `desktop-${scheme}`, size: DESKTOP, scheme },
+  { name: `phone-${scheme}`, size: PHONE, scheme },
+]);
 const wave = (from: number) => (step: number) => from * (1 + 0.25 * Math.sin(step / 5));
 const steady = (): number => 2_000;
 const TEXTS = Array.from({ length: 64 }, (_, i) => `text ${i} about the sea and ${'everything in it, '.repeat(50)}`);
@@ -146,18 +150,13 @@ describe.runIf(program !== undefined && isNight)('in Chromium', () => {
   test('under load, on desktop and phone, in light and dark', async () => {
     await addLoad();
     await open();
-    for (const [size, where] of [
-      [DESKTOP, 'desktop'],
-      [PHONE, 'phone'],
-    ] as const)
-      for (const scheme of ['light', 'dark'] as const)
-        expect(
-          await look('/', `load-${where}-${scheme}`, ['gpu-08-cuda0-00000002', 'live, as of'], {
-            size,
-            scheme,
-            act: async (page) => page.getByText('Last micro-batches').first().click(),
-          }),
-        ).toEqual([]);
+    for (const { name, ...view } of VIEWS)
+      expect(
+        await look('/', `load-${name}`, ['gpu-08-cuda0-00000002', 'live, as of'], {
+          ...view,
+          act: async (page) => page.getByText('Last micro-batches').first().click(),
+        }),
+      ).toEqual([]);
   });
 
   test('payload servers, of which one fails and one worker has none, on desktop and phone, in light and dark', async () => {
@@ -176,14 +175,8 @@ describe.runIf(program !== undefined && isNight)('in Chromium', () => {
       await fleet.add({ workerId, rate: wave(9_000), facts: { payloads: 'a', payloadServers, bodies } });
     await fleet.add({ workerId: 'gpu-09-cuda0-00000003', rate: wave(9_000) });
     await open(undefined, `${server.url},file:///no/such/folder`);
-    for (const [size, where] of [
-      [DESKTOP, 'desktop'],
-      [PHONE, 'phone'],
-    ] as const)
-      for (const scheme of ['light', 'dark'] as const)
-        expect(
-          await look('/', `payloads-${where}-${scheme}`, ['payload servers differ', 'live, as of'], { size, scheme }),
-        ).toEqual([]);
+    for (const { name, ...view } of VIEWS)
+      expect(await look('/', `payloads-${name}`, ['payload servers differ', 'live, as of'], view)).toEqual([]);
   });
 
   test('a worker that died, with what it did last', async () => {
